@@ -13,6 +13,7 @@ from healthd.checklib.tables import instance_profile
 from healthd.core.check import SOON, FindingCode, Learned, check, judged, not_applicable, unknown
 from healthd.core.model import NODE, Component, Finding, Reading, Remedy, Result, Severity
 from healthd.core.node import Node
+from healthd.core.setting_types import Count, GraceSeconds
 
 _CRITICAL, _WARNING = Severity.CRITICAL, Severity.WARNING
 
@@ -58,7 +59,7 @@ NO_GPUDIRECT = FindingCode(
 class EfaDevicesSettings(Struct, frozen=True, kw_only=True):
     """The number of devices that ``efa.devices`` expects, and from when on."""
 
-    expected: int | None = None
+    expected: Count | None = None
     """How many EFA devices this node must have. Default: the most ever seen on this instance. Fewer than usual for the
     instance type is only a warning, because the launch of an instance chooses the number. Set it to the number in your
     launch template. After a change on purpose, ``healthd relearn efa.devices --reason TEXT`` starts the count again."""
@@ -67,7 +68,7 @@ class EfaDevicesSettings(Struct, frozen=True, kw_only=True):
     """Whether a driver without the ``p2p`` attribute is a warning on nodes with GPUs. Switch it off for the driver of
     the mainline kernel, which reaches GPU memory through dma-buf and has no such attribute."""
 
-    startup_grace_s: float = 120.0
+    startup_grace_s: GraceSeconds = 120.0
     """For how long after boot, in seconds, trouble is unknown and not yet a finding: on p5en EFA can start late (AWS's
     own launch scripts retry for that reason)."""
 
@@ -91,8 +92,7 @@ def efa_devices(node: Node, settings: EfaDevicesSettings) -> Result:
 
     Sources: amzn-drivers (ids 0x1d0f:0xefa0 to 0xefa4; efa_verbs.c efa_query_port); EC2 DescribeInstanceTypes.
     """
-    profile = instance_profile(node.instance_type)
-    usual = profile.efa_usual if profile else 0
+    usual = profile.efa_usual if (profile := instance_profile(node.instance_type)) else 0
     functions = efa_functions(node)
     if not functions and (usual <= 1 if settings.expected is None else settings.expected == 0):
         nothing = not_applicable("no EFA device is attached, and none is expected")

@@ -11,6 +11,7 @@ from healthd.core.check import FindingCode, Rate, check, judged, not_applicable
 from healthd.core.errors import SourceError, SourceMissing, SourceUnreadable
 from healthd.core.model import Component, Reading, ReadingKind, Remedy, Result, Severity
 from healthd.core.node import Node
+from healthd.core.setting_types import Word
 
 _NET, _DRIVER = "class/net", "ena"
 
@@ -40,7 +41,7 @@ _LIMITS = tuple(
 class EnaAllowancesSettings(Struct, frozen=True, kw_only=True):
     """The interfaces that ``ena.allowances`` reads."""
 
-    ignore: tuple[str, ...] = ()
+    ignore: tuple[Word, ...] = ()
     """Names of interfaces to skip."""
 
 

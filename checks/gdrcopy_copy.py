@@ -11,6 +11,7 @@ from healthd.core.check import FindingCode, check, judged, not_applicable
 from healthd.core.errors import SourceTimeout
 from healthd.core.model import NODE, Component, Finding, Reading, Remedy, Result, Severity, gpu_component
 from healthd.core.node import GdrCopy, Node
+from healthd.core.setting_types import AtLeastOne, Seconds
 
 _DRIVER = Component(kind="driver", id="gdrdrv")
 _W, _HUMAN = Severity.WARNING, Remedy.ASK_HUMAN
@@ -32,10 +33,10 @@ HUNG = FindingCode(
 class GdrcopyCopySettings(Struct, frozen=True, kw_only=True):
     """How much ``gdrcopy.copy`` copies, and for how long."""
 
-    size_bytes: int = 1 << 18
+    size_bytes: AtLeastOne = 1 << 18
     """Size of the buffer on each GPU: four pages of 64 KiB. Reading it back takes milliseconds."""
 
-    run_timeout_s: float = 60.0
+    run_timeout_s: Seconds = 60.0
     """How long all GPUs together may take. There are two runs at most."""
 
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated
 
-from msgspec import Meta, Struct
+from msgspec import Struct
 from msgspec.structs import replace
 
 from healthd.checklib.gpus import Inventory, component_of, not_listed, take_inventory
@@ -13,6 +12,7 @@ from healthd.checklib.pci import has_pci, pci_driver
 from healthd.core.check import FindingCode, Learned, check, judged
 from healthd.core.model import NODE, Finding, Reading, Remedy, Result, Severity, gpu_component
 from healthd.core.node import Node
+from healthd.core.setting_types import Count
 
 OFF_BUS = FindingCode(
     code="gpu.count.off_bus",
@@ -52,7 +52,7 @@ UNEXPECTED = FindingCode(
 class GpuCountSettings(Struct, frozen=True, kw_only=True):
     """The number of GPUs that ``gpu.count`` expects."""
 
-    expected: Annotated[int, Meta(ge=0, description="a whole number of at least 0")] | None = None
+    expected: Count | None = None
     """How many GPUs this node must have. Default: the most ever seen on this instance, and at least the number of its
     instance type. For a type that is not in healthd's table the first check run sets the number: a guess would drain
     good nodes. After a change on purpose, ``healthd relearn gpu.count --reason TEXT`` starts the count again."""

@@ -14,6 +14,7 @@ from healthd.core.check import FindingCode, check, judged, not_applicable, ok, u
 from healthd.core.errors import SourceMissing, SourceUnreadable
 from healthd.core.model import NODE, Finding, Reading, Remedy, Result, Severity, Status
 from healthd.core.node import CommandResult, Node
+from healthd.core.setting_types import AtLeastOne
 
 _ASK = ("nvidia-imex-ctl", "-N", "-j")
 _CHANNELS, _PROCESSES = "nvidia-caps-imex-channels", "nvmlDeviceGetComputeRunningProcesses"
@@ -45,7 +46,7 @@ NO_CHANNEL = FindingCode(
 class GpuImexSettings(Struct, frozen=True, kw_only=True):
     """The number of GPUs that ``gpu.imex`` expects."""
 
-    domain_gpus: int | None = None
+    domain_gpus: AtLeastOne | None = None
     """How many GPUs the domain must have: 72 on a u-p6e-gb200x72 UltraServer, 36 on a u-p6e-gb200x36. Default: those of
     the nodes in IMEX's configuration, because some sites configure IMEX for every job, and EC2 does not report the
     UltraServer of a node."""

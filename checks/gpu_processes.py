@@ -12,6 +12,7 @@ from healthd.core.check import FindingCode, check, judged, not_applicable
 from healthd.core.errors import SourceMissing
 from healthd.core.model import Finding, Reading, Remedy, Result, Severity
 from healthd.core.node import Node
+from healthd.core.setting_types import Count
 
 _LISTS = ("nvmlDeviceGetComputeRunningProcesses", "nvmlDeviceGetGraphicsRunningProcesses")
 _MEMORY = "nvmlDeviceGetMemoryInfo"
@@ -49,7 +50,7 @@ class GpuProcessesSettings(Struct, frozen=True, kw_only=True):
     """Whether every process on a GPU must belong to a Slurm job or a pod. Switch it on where jobs are the only way to a
     GPU; where users log in and compute, it would warn about them."""
 
-    idle_memory_mib: int | None = None
+    idle_memory_mib: Count | None = None
     """How much memory of a GPU, in MiB, the driver itself may hold while no process does. It differs by driver and
     model, so none is assumed: read ``gpu_memory_used_bytes`` of an idle node and add some."""
 

@@ -11,6 +11,7 @@ from healthd.checklib.gpus import MIG, GpuValues, ask_gpus, judged_gpus
 from healthd.core.check import FindingCode, Rate, check, not_applicable
 from healthd.core.model import Finding, Reading, ReadingKind, Remedy, Result, Severity
 from healthd.core.node import Node
+from healthd.core.setting_types import Count
 
 _ROWS, _HISTOGRAM = "nvmlDeviceGetRemappedRows", "nvmlDeviceGetRowRemapperHistogram"
 _REPAIR, _UNREPAIRABLE = "nvmlDeviceGetRepairStatus", "nvmlDeviceGetUnrepairableMemoryFlag_v1"
@@ -57,7 +58,7 @@ _LIMITS = (Rate(reading=_GROWING, max_increase=1, window_s=_WEEK_S, code=PAGES_G
 class GpuRemapSettings(Struct, frozen=True, kw_only=True):
     """The number of remapped rows at which ``gpu.remap`` warns."""
 
-    many: int = 10
+    many: Count = 10
     """The most remapped rows of one GPU without a warning. Of nodes with more than 10, 83 % showed a performance
     regression, of those with 1 to 10 only 6 % (Microsoft, SuperBench paper)."""
 

@@ -10,6 +10,7 @@ from healthd.checklib.gpus import GpuValues, ask_gpus, gaps_of
 from healthd.core.check import FindingCode, check, judged, not_applicable
 from healthd.core.model import Finding, Reading, Remedy, Result, Severity
 from healthd.core.node import Node
+from healthd.core.setting_types import Amount
 
 _CORE = "nvmlDeviceGetTemperature(0)"  # sensor 0: the GPU core
 _SLOWDOWN = "nvmlDeviceGetTemperatureThreshold(1)"  # NVML_TEMPERATURE_THRESHOLD_SLOWDOWN
@@ -38,7 +39,7 @@ MEMORY = FindingCode(
 class GpuTemperatureSettings(Struct, frozen=True, kw_only=True):
     """How early ``gpu.temperature`` warns."""
 
-    margin_c: float = 0.0
+    margin_c: Amount = 0.0
     """How many degrees Celsius below the GPU's own threshold the warning begins. Zero: at the threshold, where the GPU
     itself acts. NVIDIA publishes no lower number, so none is assumed."""
 

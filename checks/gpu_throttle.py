@@ -12,6 +12,7 @@ from healthd.checklib.stragglers import CLOCK, LOAD, QUESTIONS, REASONS, straggl
 from healthd.core.check import FindingCode, Rate, check, judged, not_applicable
 from healthd.core.model import Finding, Reading, ReadingKind, Remedy, Repeats, Result, Severity
 from healthd.core.node import Node
+from healthd.core.setting_types import Ratio
 
 _HARDWARE = {0x8: "hardware slowdown", 0x40: "hardware thermal slowdown", 0x80: "power brake"}  # nvml.h
 # Fields of nvml.h that count the nanoseconds for which a reason held, and the readings they become.
@@ -62,7 +63,7 @@ _LIMITS = (
 class GpuThrottleSettings(Struct, frozen=True, kw_only=True):
     """When ``gpu.throttle`` calls a GPU slow."""
 
-    siblings_ratio: float = 0.8
+    siblings_ratio: Ratio = 0.8
     """A busy GPU whose SM clock or power draw stays below this share of the median of its busy siblings, for ten
     minutes, is a warning. healthd does nothing about it in any mode: GPUs of different jobs differ as well, and no
     limit is published. 0: not judged."""

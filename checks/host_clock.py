@@ -11,6 +11,7 @@ from healthd.core.check import FindingCode, check, judged
 from healthd.core.errors import SourceMissing
 from healthd.core.model import NODE, Finding, Reading, Remedy, Result, Severity
 from healthd.core.node import Node
+from healthd.core.setting_types import Seconds, Words
 
 _SOURCE = "devices/system/clocksource/clocksource0/current_clocksource"
 
@@ -39,11 +40,11 @@ SLOW_SOURCE = FindingCode(
 class HostClockSettings(Struct, frozen=True, kw_only=True):
     """How far the clock may be off, and the clock sources that are fast."""
 
-    max_offset_s: float = 0.5
+    max_offset_s: Seconds = 0.5
     """How far the clock may be off, in seconds. munge refuses credentials minutes off, and time stamps of ranks in logs
     and traces become useless long before; the Amazon Time Sync Service keeps nodes within 1 ms."""
 
-    sources: tuple[str, ...] = ("tsc", "kvm-clock", "arch_sys_counter")
+    sources: Words = ("tsc", "kvm-clock", "arch_sys_counter")
     """The clock sources that programs read without entering the kernel. The kernel leaves ``tsc`` for another when it
     finds it unstable, and each reading of the time then costs hundreds of times more."""
 

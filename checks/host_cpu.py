@@ -11,6 +11,7 @@ from healthd.core.check import FindingCode, check, judged
 from healthd.core.errors import SourceMissing, SourceUnreadable
 from healthd.core.model import NODE, Finding, Reading, Remedy, Result, Severity
 from healthd.core.node import Node
+from healthd.core.setting_types import Count
 
 _CPU = "devices/system/cpu"
 _SMT_IS_OFF = frozenset({"off", "forceoff"})
@@ -44,14 +45,14 @@ GOVERNOR = FindingCode(
 class HostCpuSettings(Struct, frozen=True, kw_only=True):
     """The processors that ``host.cpu`` expects."""
 
-    count: int = 0
+    count: Count = 0
     """How many processors (vCPUs) must be online. 0: all that the machine shows; the launch of an instance can switch
     some off (CPU options), so the number does not follow from the type."""
 
-    offline: tuple[int, ...] = ()
+    offline: tuple[Count, ...] = ()
     """Processors that are offline on purpose, by number."""
 
-    sockets: int = 0
+    sockets: Count = 0
     """How many processor sockets there must be. 0: any number."""
 
     governor: str = ""

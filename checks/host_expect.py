@@ -11,6 +11,7 @@ from healthd.core.check import FindingCode, check, judged, not_applicable
 from healthd.core.errors import SourceError
 from healthd.core.model import NODE, Component, Finding, Remedy, Result, Severity
 from healthd.core.node import Node
+from healthd.core.setting_types import GraceSeconds, Word
 
 _W, _ASK, _WATCH = Severity.WARNING, Remedy.ASK_HUMAN, Remedy.WATCH
 
@@ -35,21 +36,21 @@ _CODES = (MODULE, PROCESS, FORBIDDEN, MOUNT, YOUNG)
 class HostExpectSettings(Struct, frozen=True, kw_only=True):
     """The requirements of the site. Nothing is required unless you name it."""
 
-    modules: tuple[str, ...] = ()
+    modules: tuple[Word, ...] = ()
     """Kernel modules that must be loaded or built in, as ``lsmod`` names them: ``["lustre", "nvidia_peermem"]``."""
 
-    processes: tuple[str, ...] = ()
+    processes: tuple[Word, ...] = ()
     """Processes that must run, by the kernel's name of them (``ps -o comm``, 15 characters): ``["node_exporter"]``.
     Services of systemd are better named in ``host.services``, which also knows why one does not run."""
 
-    forbidden_processes: tuple[str, ...] = ()
+    forbidden_processes: tuple[Word, ...] = ()
     """Processes that must not run, by that name."""
 
     mounts: tuple[str, ...] = ()
     """Mounts that must exist: the mount point, and if you like its type and source, separated by spaces:
     ``["/home nfs4 fs-1:/home", "/scratch"]``. Lustre has ``lustre.mount``, which also knows automounts."""
 
-    min_uptime_s: float = 0.0
+    min_uptime_s: GraceSeconds = 0.0
     """A node that has been up for less than this, in seconds, is reported. 0: none is."""
 
     def __post_init__(self) -> None:

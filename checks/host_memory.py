@@ -12,6 +12,7 @@ from healthd.core.check import FindingCode, Rate, check, judged
 from healthd.core.errors import SourceUnreadable
 from healthd.core.model import NODE, Component, Finding, Reading, ReadingKind, Remedy, Result, Severity
 from healthd.core.node import Node
+from healthd.core.setting_types import Count, Ratio
 
 _WARNING, _ASK, _WATCH = Severity.WARNING, Remedy.ASK_HUMAN, Remedy.WATCH
 
@@ -47,11 +48,11 @@ _LIMITS = (
 class HostMemorySettings(Struct, frozen=True, kw_only=True):
     """How much memory and swap ``host.memory`` expects."""
 
-    min_total_bytes: int = 0
+    min_total_bytes: Count = 0
     """The least main memory that this node must have, in bytes, as MemTotal of /proc/meminfo. Firmware and kernel keep
     1 to 3 % of the nominal size for themselves. 0: what EC2 publishes for the instance type, less 5 % and 1 GiB."""
 
-    max_pressure_ratio: float = 0.2
+    max_pressure_ratio: Ratio = 0.2
     """The share of the last 5 minutes in which all runnable tasks waited for memory. A training node never waits; at 20
     % it thrashes."""
 

@@ -11,6 +11,7 @@ from healthd.core.check import FindingCode, Rate, check, judged, not_applicable
 from healthd.core.errors import SourceMissing
 from healthd.core.model import NODE, Component, Finding, Reading, ReadingKind, Remedy, Result, Severity
 from healthd.core.node import Node
+from healthd.core.setting_types import Ratio, Word
 
 _NET, _CONNTRACK = "class/net", "sys/net/netfilter/nf_conntrack"
 _IFF_UP = 1
@@ -42,16 +43,16 @@ _LIMITS = tuple(
 class HostNetworkSettings(Struct, frozen=True, kw_only=True):
     """The interfaces that ``host.network`` reads, and the routes that it expects."""
 
-    interfaces: tuple[str, ...] = ()
+    interfaces: tuple[Word, ...] = ()
     """Interfaces that must exist and be up, by name. Empty: those of ``drivers`` that are switched on."""
 
-    drivers: tuple[str, ...] = ("ena",)
+    drivers: tuple[Word, ...] = ("ena",)
     """The drivers whose interfaces are read. EFA interfaces with an IP address are ENA interfaces too."""
 
     default_route: bool = True
     """Whether the node must have a default route, of IPv4 or IPv6. Switch it off in an isolated subnet."""
 
-    conntrack_ratio: float = 0.8
+    conntrack_ratio: Ratio = 0.8
     """How full the connection tracking table may be. A full one drops the packets of new connections."""
 
 

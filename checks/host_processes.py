@@ -12,6 +12,7 @@ from healthd.core.check import FindingCode, check, judged
 from healthd.core.errors import SourceError, SourceUnreadable
 from healthd.core.model import NODE, Component, Finding, Reading, Remedy, Result, Severity
 from healthd.core.node import Node
+from healthd.core.setting_types import Count, Ratio, Word
 
 _UNINTERRUPTIBLE, _ZOMBIE = "D", "Z"
 _MODULE = r"(?m)^\[<[0-9a-fx]+>\] \S+ \[(\w+)\]$"
@@ -43,14 +44,14 @@ NEAR_LIMIT = FindingCode(
 class HostProcessesSettings(Struct, frozen=True, kw_only=True):
     """The limits of ``host.processes``."""
 
-    near_ratio: float = 0.7
+    near_ratio: Ratio = 0.7
     """The share of a limit (processes, open files) above which the check warns. The EKS node agent warns at 70 %."""
 
-    zombies: int = 20
+    zombies: Count = 20
     """The most zombies without a warning; more than this for minutes means a parent that does not wait for its
     children. The EKS node monitoring agent has the same limit."""
 
-    stuck_modules: tuple[str, ...] = ("nvidia",)
+    stuck_modules: tuple[Word, ...] = ("nvidia",)
     """Beginnings of the names of kernel modules in which uninterruptible sleep is a finding: the driver's, where a
     process waits that asks a GPU that does not answer. Other processes sleep so for their disks."""
 

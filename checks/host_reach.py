@@ -11,6 +11,7 @@ from healthd.core.check import FindingCode, check, judged, not_applicable
 from healthd.core.errors import SourceError, SourceTimeout, SourceUnreadable
 from healthd.core.model import Component, Finding, Remedy, Result, Severity
 from healthd.core.node import CommandResult, Node
+from healthd.core.setting_types import AbsolutePath, Count
 
 _HOST = r"[A-Za-z0-9_]([A-Za-z0-9_.:-]{0,253})"
 _CONNECT = 'exec 3<>"/dev/tcp/$0/$1"'
@@ -44,10 +45,10 @@ class HostReachSettings(Struct, frozen=True, kw_only=True):
     """``HOST:PORT`` to which a TCP connection must be possible: ``["slurmctl:6817", "127.0.0.1:22"]``; an IPv6 address
     stands in brackets. The check closes it at once and sends nothing. At most 8."""
 
-    certificates: tuple[str, ...] = ()
+    certificates: tuple[AbsolutePath, ...] = ()
     """Files with a certificate in PEM form that must be valid for another ``certificate_days``. At most 8."""
 
-    certificate_days: int = 7
+    certificate_days: Count = 7
     """For how many days a certificate must still be valid: time to renew it, weekends included."""
 
     def __post_init__(self) -> None:
@@ -62,9 +63,6 @@ class HostReachSettings(Struct, frozen=True, kw_only=True):
             host, port = _host_and_port(text)
             if not re.fullmatch(_HOST, host) or not port.isdecimal() or not 0 < int(port) < 65536:
                 raise ValueError(f"ports: {text!r}: expected HOST:PORT, such as 127.0.0.1:22 or [::1]:22")
-        for path in self.certificates:
-            if not path.startswith("/"):
-                raise ValueError(f"certificates: {path!r}: expected an absolute path")
 
 
 @check("host.reach", interval_s=300, timeout_s=90, settings=HostReachSettings, codes=(NAME, PORT, CERTIFICATE))

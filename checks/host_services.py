@@ -13,6 +13,7 @@ from healthd.core.check import FindingCode, Rate, check, judged, not_applicable
 from healthd.core.errors import SourceUnreadable
 from healthd.core.model import Component, Finding, Reading, ReadingKind, Remedy, Result, Severity
 from healthd.core.node import Node
+from healthd.core.setting_types import Word
 
 _PROPERTIES = "--property=Id,LoadState,ActiveState,SubState,Result,UnitFileState,NRestarts"
 _FABRIC = ("nvidia-fabricmanager.service", "nvidia-imex.service")  # nothing to do on nodes without NVSwitch
@@ -47,7 +48,7 @@ _FEW = "healthd's choice: an update restarts a service once or twice, one that c
 class HostServicesSettings(Struct, frozen=True, kw_only=True):
     """The systemd units that ``host.services`` reads."""
 
-    units: tuple[str, ...] = (
+    units: tuple[Word, ...] = (
         "nvidia-persistenced.service",
         "nvidia-fabricmanager.service",
         "nvidia-imex.service",
@@ -61,7 +62,7 @@ class HostServicesSettings(Struct, frozen=True, kw_only=True):
     """The units to read where they are installed. One that is not installed, or that the image disables, is no
     finding."""
 
-    required: tuple[str, ...] = ()
+    required: tuple[Word, ...] = ()
     """Units that must run here, such as ``["slurmd.service"]``. One that does not is a finding, whatever the reason."""
 
 

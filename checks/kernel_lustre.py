@@ -14,6 +14,7 @@ from healthd.core.check import FindingCode, check, judged, ok
 from healthd.core.errors import SourceError
 from healthd.core.model import NODE, ClearsBy, Component, Finding, Remedy, Repeats, Result, Severity
 from healthd.core.node import Node
+from healthd.core.setting_types import AtLeastOne, WindowSeconds
 
 _NAME = "kernel.lustre"
 _MOUNT_SUFFIX = re.compile(r"-[0-9a-f]{8,16}\Z")  # differs with every mount
@@ -33,11 +34,11 @@ _COUNTED = ("lustre.evicted", "lustre.connection_lost")
 class KernelLustreSettings(Struct, frozen=True, kw_only=True):
     """How many lost connections ``kernel.lustre`` tolerates."""
 
-    unsteady_times: int = 3
+    unsteady_times: AtLeastOne = 3
     """From how many evictions and lost connections of one server target, together, the connection is unsteady. Every
     client sees a single one when a server fails over or the weekly maintenance begins."""
 
-    unsteady_window_s: float = 3_600.0
+    unsteady_window_s: WindowSeconds = 3_600.0
     """Within how many seconds. An hour holds a whole maintenance window (30 minutes) with its two moves."""
 
 

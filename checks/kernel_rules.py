@@ -24,6 +24,7 @@ from healthd.core.model import (
     Severity,
 )
 from healthd.core.node import KernelRecord, Node
+from healthd.core.setting_types import AtLeastOne, WindowSeconds
 
 FAMILY = FindingCode(
     code="site.*",
@@ -63,10 +64,10 @@ class SiteRule(Struct, frozen=True, kw_only=True):
     component: str = "node"
     """The component of the finding: ``node``, or ``disk:{disk}`` with the text of a named group."""
 
-    count: int = 1
+    count: AtLeastOne = 1
     """How many such lines on one component, within ``window_s``, make a finding."""
 
-    window_s: float = 600.0
+    window_s: WindowSeconds = 600.0
     """The window of ``count``, in seconds."""
 
     source: Literal["kernel", "journal"] = "kernel"

@@ -32,6 +32,7 @@ from healthd.core.model import (
     gpu_component,
 )
 from healthd.core.node import KernelRecord, Node
+from healthd.core.setting_types import AtLeastOne, WindowSeconds
 
 FAMILY = FindingCode(
     code="gpu.xid.*",
@@ -54,11 +55,11 @@ _Judgement = xids.XidRow | xids.XidCase
 class KernelXidSettings(Struct, frozen=True, kw_only=True):
     """When ``kernel.xid`` suspects a GPU because several jobs met the same error."""
 
-    same_error_jobs: int = 3
+    same_error_jobs: AtLeastOne = 3
     """How many different jobs must meet the same job-level XID (13, 31, …) on the same GPU for a warning. One job's
     error is its own; if three jobs meet it, the GPU is suspect. Only jobs and pods with a known name count."""
 
-    same_error_window_s: float = 86_400.0
+    same_error_window_s: WindowSeconds = 86_400.0
     """Within how many seconds. A day is NVSentinel's default."""
 
 

@@ -9,12 +9,13 @@ from msgspec import Struct
 from healthd.core.check import FindingCode, Limit, check, judged
 from healthd.core.model import NODE, ClearsBy, Reading, ReadingKind, Remedy, Result, Severity
 from healthd.core.node import KernelLogState, Node
+from healthd.core.setting_types import Seconds
 
 
 class KmsgReaderSettings(Struct, frozen=True, kw_only=True):
     """When ``kmsg.reader`` calls the reader stalled."""
 
-    stalled_after_s: float = 30.0
+    stalled_after_s: Seconds = 30.0
     """For how many seconds the loop of the reader may stand still before the kernel log counts as unread. The loop runs
     at least once a second; the default tolerates a host that swaps or is paused."""
 

@@ -11,6 +11,7 @@ from healthd.core.check import FindingCode, check, judged, not_applicable
 from healthd.core.errors import SourceBusy, SourceError, SourceTimeout
 from healthd.core.model import Component, Finding, Reading, Remedy, Result, Severity
 from healthd.core.node import FileProbe, Mount, Node
+from healthd.core.setting_types import AbsolutePath, AtLeastOne, Seconds, Words
 
 _ERRNO = re.compile(r"\((E[A-Z0-9]+)\)$")  # how a source ends what a file system answered
 _NO_ROOM = frozenset({"ENOSPC", "EDQUOT"})
@@ -37,13 +38,13 @@ SLOW = FindingCode(code="lustre.io.slow", severity=_WARNING, remedy=_WATCH, mean
 class LustreIoSettings(Struct, frozen=True, kw_only=True):
     """The mounts that ``lustre.io`` asks, and when it calls them slow or hung."""
 
-    fstypes: tuple[str, ...] = ("lustre", "nfs", "nfs4")
+    fstypes: Words = ("lustre", "nfs", "nfs4")
     """The types of file system to ask, as the mount table names them."""
 
-    ignore: tuple[str, ...] = ("/var/lib/kubelet",)
+    ignore: tuple[AbsolutePath, ...] = ("/var/lib/kubelet",)
     """Mount points to skip, with everything below them: volumes of pods are their owners'."""
 
-    folders: Mapping[str, str] = field(default_factory=dict)
+    folders: Mapping[AbsolutePath, AbsolutePath] = field(default_factory=dict)
     """Where the file is written, by mount point, such as ``{"/home" = "/home/healthd"}``. Default: the mount point
     itself, where an NFS server that squashes root refuses; a refusal is an answer, and no fault."""
 
@@ -51,15 +52,15 @@ class LustreIoSettings(Struct, frozen=True, kw_only=True):
     """Whether the check writes a file. Without it the check only calls statfs, which with Lustre's ``lazystatfs`` tests
     the metadata server and no object server."""
 
-    size_bytes: int = 1 << 18
+    size_bytes: AtLeastOne = 1 << 18
     """Size of the file. 256 KiB every two minutes from 1,000 nodes is 2 MB/s on the servers."""
 
-    slow_after_s: float = 2.0
+    slow_after_s: Seconds = 2.0
     """A write, read or removal that takes longer is slow; it is a finding once that has lasted five minutes. FSx for
     Lustre answers small requests in milliseconds; a client that flushes a checkpoint at the same time may need a
     second."""
 
-    hung_after_s: float = 60.0
+    hung_after_s: Seconds = 60.0
     """For how long a mount may leave requests unanswered before that is a finding. A fail-over of FSx for Lustre within
     its weekly window takes minutes and ends by itself; until this time has passed the mount is unknown."""
 

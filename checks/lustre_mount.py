@@ -9,6 +9,7 @@ from msgspec import Struct
 from healthd.core.check import FindingCode, check, judged, not_applicable
 from healthd.core.model import Component, Finding, Reading, Remedy, Result, Severity
 from healthd.core.node import Mount, Node
+from healthd.core.setting_types import AbsolutePath
 
 MISSING = FindingCode(
     code="lustre.missing",
@@ -33,18 +34,12 @@ AUTOMOUNT_WAITING = FindingCode(
 class LustreMountSettings(Struct, frozen=True, kw_only=True):
     """The mounts that ``lustre.mount`` requires."""
 
-    mounts: tuple[str, ...] = ()
+    mounts: tuple[AbsolutePath, ...] = ()
     """The mount points where a Lustre file system must be, such as ``["/fsx"]``. Empty: none is required, so the check
     counts the Lustre mounts that exist, and none can be missing."""
 
-    read_only: tuple[str, ...] = ()
+    read_only: tuple[AbsolutePath, ...] = ()
     """Those of ``mounts`` that are read-only on purpose, such as a shared data set."""
-
-    def __post_init__(self) -> None:
-        """Refuse what is no mount point: it would be missing on every node."""
-        for point in (*self.mounts, *self.read_only):
-            if not point.startswith("/"):
-                raise ValueError(f"mounts: {point!r}: expected an absolute path, such as /fsx")
 
 
 @check("lustre.mount", interval_s=30, settings=LustreMountSettings, codes=(MISSING, READ_ONLY, AUTOMOUNT_WAITING))

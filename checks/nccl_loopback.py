@@ -11,6 +11,7 @@ from healthd.checklib.pci import efa_functions, pci_gpus
 from healthd.core.check import FindingCode, check, not_applicable
 from healthd.core.model import NODE, Finding, Remedy, Result, Severity
 from healthd.core.node import AllReduce, Node
+from healthd.core.setting_types import Amount, AtLeastOne, Seconds
 
 _TEST = "loopback"
 _CODES = codes_of(_TEST, "through the node's own EFA devices")
@@ -29,14 +30,14 @@ FALLBACK = FindingCode(
 class NcclLoopbackSettings(Struct, frozen=True, kw_only=True):
     """The bandwidth that ``nccl.loopback`` expects, and the size of its runs."""
 
-    min_busbw_gb_s: float | None = None
+    min_busbw_gb_s: Amount | None = None
     """The least bus bandwidth in 10^9 bytes per second. Left out: 90 % of this node's own best, since no figure for
     EFA within one node has been published."""
 
-    size_bytes: int | None = None
+    size_bytes: AtLeastOne | None = None
     """How much each GPU contributes; it needs twice as much memory and 1 GiB more. Left out: 1 GiB."""
 
-    run_timeout_s: float = 180.0
+    run_timeout_s: Seconds = 180.0
     """How long one run may take. There are at most two runs."""
 
 

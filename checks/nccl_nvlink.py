@@ -9,6 +9,7 @@ from healthd.checklib.pci import pci_gpus
 from healthd.core.check import check, not_applicable
 from healthd.core.model import Result
 from healthd.core.node import Node
+from healthd.core.setting_types import Amount, AtLeastOne, Seconds
 
 _TEST = "nvlink"
 _CODES = codes_of(_TEST, "over NVLink")
@@ -18,16 +19,16 @@ _LIMITS = (own_best(_TEST, _CODES),)
 class NcclNvlinkSettings(Struct, frozen=True, kw_only=True):
     """The bandwidth that ``nccl.nvlink`` expects, and the size of its runs."""
 
-    min_busbw_gb_s: float | None = None
+    min_busbw_gb_s: Amount | None = None
     """The least bus bandwidth in 10^9 bytes per second. Default: 90 % of the measured value of this instance type, from
     nccl_limits.csv; for a type without one, 90 % of this node's own best."""
 
-    size_bytes: int | None = None
+    size_bytes: AtLeastOne | None = None
     """How much each GPU contributes; it needs twice as much memory and 1 GiB more (three times with nccl-tests).
     Default: the size with which the limit of the type was measured, 8 or 16 GiB; else 1 GiB. With another size the
     limit of the type does not apply."""
 
-    run_timeout_s: float = 180.0
+    run_timeout_s: Seconds = 180.0
     """How long one run may take; most of it is filling and comparing the memory over PCIe. There are at most two
     runs."""
 

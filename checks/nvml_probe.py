@@ -9,6 +9,7 @@ from healthd.core.check import FindingCode, check, judged, ok
 from healthd.core.errors import SourceBusy, SourceTimeout
 from healthd.core.model import Component, Remedy, Result, Severity
 from healthd.core.node import Node
+from healthd.core.setting_types import Seconds
 
 DRIVER = Component(kind="driver", id="nvidia")
 
@@ -24,7 +25,7 @@ UNRESPONSIVE = FindingCode(
 class NvmlProbeSettings(Struct, frozen=True, kw_only=True):
     """For how long ``nvml.probe`` tolerates silence."""
 
-    unresponsive_after_s: float = 20.0
+    unresponsive_after_s: Seconds = 20.0
     """For how long NVML may leave requests unanswered, in seconds, before that is a fault. One time-out of the GPU's
     firmware delays a call by 6 s by default and ends by itself; three in a row mark the GPU as in need of a reset
     (NVIDIA driver 580), so no passing delay takes 20 s."""

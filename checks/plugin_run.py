@@ -13,6 +13,7 @@ from healthd.core.check import CodeForm, FindingCode, check, judged, not_applica
 from healthd.core.errors import SourceError, SourceUnreadable
 from healthd.core.model import NODE, Component, Finding, Remedy, Result, Severity
 from healthd.core.node import CommandResult, Node
+from healthd.core.setting_types import AtLeastOne, Seconds
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 _OK, _PROBLEM = 0, 1
@@ -45,7 +46,7 @@ class Plugin(Struct, frozen=True, kw_only=True):
     unknown), ``message``, and optionally ``component`` (128 characters at most) and ``evidence`` (4096 characters of
     JSON; more is kept as text, cut off there). Its exit status does not count then."""
 
-    timeout_s: float = 5.0
+    timeout_s: Seconds = 5.0
     """How long it may run, in seconds; node-problem-detector's default. At the end healthd kills it with every process
     in its group, and the outcome is unknown."""
 
@@ -64,7 +65,7 @@ class PluginRunSettings(Struct, frozen=True, kw_only=True):
     """The plug-ins, each a table: ``[[checks."plugin.run".plugins]]`` with ``name`` and ``command``, and if you like
     ``critical``, ``json`` and ``timeout_s``. They run one after the other; together they may take 50 s."""
 
-    max_characters: int = 80
+    max_characters: AtLeastOne = 80
     """How many characters of a plug-in's line become the message; node-problem-detector's default."""
 
     def __post_init__(self) -> None:

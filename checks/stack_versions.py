@@ -7,13 +7,13 @@ from collections.abc import Iterator, Mapping
 from msgspec import Struct, field
 
 from healthd.checklib.gpu_driver import told_by_gpu_driver
-from healthd.checklib.versions import Stack, matches, minimums, older, read_stack
+from healthd.checklib.versions import DRIVER_LIBRARY, Stack, matches, minimums, older, parts, read_stack
 from healthd.core.check import FindingCode, check, judged, not_applicable, ok
 from healthd.core.errors import SourceError
 from healthd.core.model import Component, Finding, Remedy, Result, Severity
 from healthd.core.node import Node
+from healthd.core.setting_types import AbsolutePath, Word
 
-_LIBRARY = "driver_library"
 _EFAS_OWN = frozenset({"efa_installer", "aws_ofi_nccl"})  # efa.provider judges these
 
 MISMATCH = FindingCode(
@@ -45,16 +45,21 @@ ABSENT = FindingCode(
 class StackVersionsSettings(Struct, frozen=True, kw_only=True):
     """The site's pins, and where ``stack.versions`` finds Python packages."""
 
-    pin: Mapping[str, str] = field(default_factory=dict)
+    pin: Mapping[Word, Word] = field(default_factory=dict)
     """Part to version, as in ``{driver = "580.95.05", efa = "3.1", nccl = "2.27"}``; a shorter version pins its whole
     line. Parts: driver, driver_library, efa, efa_installer, libfabric, aws_ofi_nccl, nccl, cuda, gdrcopy, nvidia_fs,
     lustre, container_toolkit, ucx, kernel, torch_nccl (PyTorch's own NCCL), nixl. Empty: nothing is pinned, since
     versions are a site's choice."""
 
-    python_homes: tuple[str, ...] = ("/opt/pytorch", "/opt/conda", "/opt/conda/envs/pytorch", "/usr/local")
+    python_homes: tuple[AbsolutePath, ...] = ("/opt/pytorch", "/opt/conda", "/opt/conda/envs/pytorch", "/usr/local")
     """The Python installations whose ``lib/python3*/site-packages`` may have torch_nccl and nixl; the first that has
     one counts. healthd starts no Python. The AWS Deep Learning AMIs have PyTorch in these folders. Empty: the check
     skips Python."""
+
+    def __post_init__(self) -> None:
+        """Refuse a pin of no part: it would be reported as not installed, on every node."""
+        for part in sorted(self.pin.keys() - parts()):
+            raise ValueError(f"pin: no part is named {part!r}; expected one of: {', '.join(parts())}")
 
 
 _CODES = (MISMATCH, BELOW_MINIMUM, OFF_PIN, ABSENT)
@@ -90,11 +95,11 @@ def _with_library(node: Node, stack: Stack) -> Stack:
         if told_by_gpu_driver(node, error):
             return stack
         return Stack(versions=stack.versions, gaps=(*stack.gaps, str(error)))
-    return Stack(versions={**stack.versions, _LIBRARY: version}, gaps=stack.gaps)
+    return Stack(versions={**stack.versions, DRIVER_LIBRARY: version}, gaps=stack.gaps)
 
 
 def _mismatched(stack: Stack) -> Iterator[Finding]:
-    module, library = stack.versions.get("driver"), stack.versions.get(_LIBRARY)
+    module, library = stack.versions.get("driver"), stack.versions.get(DRIVER_LIBRARY)
     if module and library and module != library:
         message = (
             f"kernel module nvidia {module}, library {library}: an upgrade is half done; reload the driver or reboot"

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Annotated, Any
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from healthd.checklib.host_text import json_object
 from healthd.checklib.tables import instance_profile
@@ -44,7 +44,7 @@ _EVERY = "an unrecovered media error is data that a job lost: none is acceptable
 class StorageNvmeSettings(Struct, frozen=True, kw_only=True):
     """The number of disks that ``storage.nvme`` expects, and whether it reads SMART logs."""
 
-    count: int = -1
+    count: Annotated[int, Meta(ge=-1, description="a whole number of at least 0, or -1")] = -1
     """How many instance-store disks the node must have. -1: the number of the instance type."""
 
     smart: bool = True

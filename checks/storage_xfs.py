@@ -11,6 +11,7 @@ from healthd.core.check import FindingCode, check, judged, not_applicable
 from healthd.core.errors import SourceError, SourceMissing, SourceUnreadable
 from healthd.core.model import Component, Finding, Reading, Remedy, Result, Severity
 from healthd.core.node import Mount, Node
+from healthd.core.setting_types import Amount
 
 _AVERAGE = r"(?m)^average free extent size (\d+(?:\.\d+)?(?:e\+\d+)?)$"
 _NO_ROOM_AT_ALL = r"(?m)^total free extents 0$"
@@ -26,7 +27,7 @@ FRAGMENTED = FindingCode(
 class StorageXfsSettings(Struct, frozen=True, kw_only=True):
     """When ``storage.xfs`` calls free space fragmented."""
 
-    min_average_blocks: float = 16.0
+    min_average_blocks: Amount = 16.0
     """The average size that free extents must have, in blocks of the file system. Sixteen is where the EKS node
     monitoring agent warns: inodes come in chunks that need such a piece."""
 

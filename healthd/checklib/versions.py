@@ -16,6 +16,7 @@ from healthd.checklib.tables import filled, keyed_rows
 from healthd.core.errors import SourceError, SourceMissing, SourceUnreadable
 from healthd.core.node import Node
 
+DRIVER_LIBRARY = "driver_library"
 _PYTHON = "python"
 
 
@@ -61,6 +62,12 @@ def places() -> tuple[VersionSource, ...]:
         lambda place: (place.part, place.where),
     )
     return tuple(table.values())
+
+
+@cache
+def parts() -> tuple[str, ...]:
+    """Every part that has a place, and the driver's library, which says its version itself."""
+    return tuple(dict.fromkeys((*(place.part for place in places()), DRIVER_LIBRARY)))
 
 
 @cache

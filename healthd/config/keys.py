@@ -111,6 +111,8 @@ def _own(name: str, cls: Any) -> Any:
     return cls
 
 
+_OF_MANY = frozenset(schema.CheckSection.__struct_fields__)
+"""Names that say nothing about their place: every check has them."""
 _UNKNOWN = object()
 _NOT_A_TABLE = object()
 
@@ -168,15 +170,19 @@ def _leaf(
 
 
 def _unknown_advice(key: Key, value: Any, place: ConfigLocation, allowed: Table) -> str:
-    """The same name at another place; else a similar one at the same place; else the list of names."""
+    """A similar name at the same place, of a value for a value; else the one place that has this name; else a section
+    for a value, or the reverse; else the list of names."""
     if len(key) == 2 and isinstance(value, dict) and (name := f"{key[1]}.{next(iter(value), '')}") in allowed["checks"]:
         return f'the name of a check is quoted: write [{place.header}checks."{name}"]'
-    for at, _ in variables(allowed, ()).values():
-        if at[-1] == key[-1] and at[0] != "checks":
-            return f"did you mean {place.within}{dotted(at)}?"
     table: Any = allowed
     for part in key[:-1]:
         table = table[part]
+    alike = (name for name, wanted in table.items() if isinstance(wanted, Mapping) is isinstance(value, dict))
+    if guess := close_match(key[-1], alike):
+        return f"did you mean {place.within}{dotted((*key[:-1], guess))}?"
+    there = {at for at, _ in variables(allowed, ()).values() if at[-1] == key[-1] and at[0] != "checks"}
+    if len(there) == 1 and key[-1] not in _OF_MANY:
+        return f"did you mean {place.within}{dotted(there.pop())}?"
     if guess := close_match(key[-1], table):
         return f"did you mean {place.within}{dotted((*key[:-1], guess))}?"
     return "see `healthd checks` for every name" if key[:-1] == ("checks",) else _KEYS_ADVICE

@@ -6,8 +6,6 @@ from typing import Annotated
 
 from msgspec import Meta
 
-Seconds = Annotated[float, Meta(gt=0, le=86_400, description="seconds, more than 0 and at most 86400")]
-AbsolutePath = Annotated[str, Meta(pattern=r"^/[^\0]*\Z", description="an absolute path, such as /run/healthd")]
 SocketPath = Annotated[
     str, Meta(pattern=r"^/[^\0]*\Z", max_length=104, description="an absolute path of 104 bytes at most")
 ]

@@ -107,7 +107,6 @@ def test_a_missing_tool_is_unknown_and_hides_nothing() -> None:
         {"ports": ("host:0",)},
         {"ports": ("host:65536",)},
         {"ports": ("a b:22",)},
-        {"certificates": ("site.pem",)},
         {"names": ("n",) * 9},
     ],
 )

@@ -22,7 +22,7 @@ from healthd.core.model import REMEDY_RANK, Remedy, Severity
 CHECKS = discover()
 CODES: Mapping[str, FindingCode] = {code.code: code for check in CHECKS.values() for code in check.codes}
 # What a check may import: the contract, plain values, and what several checks read in the same way.
-OF_HEALTHD = ("core.check", "core.errors", "core.model", "core.node", "checklib.")
+OF_HEALTHD = ("core.check", "core.errors", "core.model", "core.node", "core.setting_types", "checklib.")
 OF_PYTHON = {
     "__future__",
     "collections",

@@ -21,8 +21,9 @@ from healthd.config.schema.notify import MetricsSection, NotifySection
 from healthd.config.schema.provisioner import ProvisionerSection
 from healthd.config.schema.replay import ReplaySection
 from healthd.config.schema.rule import OnJobText, PolicyRule
-from healthd.config.value_types import AbsolutePath, Glob, Label, MaybePath, MaybeUrl, Name, Seconds
+from healthd.config.value_types import Glob, Label, MaybePath, MaybeUrl, Name
 from healthd.core.model import Mode
+from healthd.core.setting_types import AbsolutePath, Seconds
 
 KernelLogPath = Annotated[
     str, Meta(pattern=r"^(/[^\0]*|syslog)\Z", description='an absolute path such as /dev/kmsg, or "syslog"')

@@ -10,7 +10,8 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct
 
 from healthd.config.schema.daemon import MaybeAddress
-from healthd.config.value_types import AbsolutePath, Glob, Label, Name, NodeUrl, Seconds
+from healthd.config.value_types import Glob, Label, Name, NodeUrl
+from healthd.core.setting_types import AbsolutePath, Seconds
 
 Interval = Annotated[float, Meta(ge=0.2, le=3_600, description="seconds, from 0.2 to 3600")]
 LabelKey = Annotated[str, Meta(pattern=r"^[^=,\s]+\Z", description="the key of a label")]

@@ -9,7 +9,8 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
-from healthd.config.value_types import AbsolutePath, Name, Seconds, SocketPath
+from healthd.config.value_types import Name, SocketPath
+from healthd.core.setting_types import AbsolutePath, Seconds
 
 _PORT = r"(6553[0-5]|655[0-2]\d|65[0-4]\d{2}|6[0-4]\d{3}|[0-5]?\d{1,4})"
 MaybeAddress = Annotated[

@@ -9,7 +9,8 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
-from healthd.config.value_types import AbsolutePath, Glob, MaybePath
+from healthd.config.value_types import Glob, MaybePath
+from healthd.core.setting_types import AbsolutePath
 
 CallSeconds = Annotated[float, Meta(ge=0.1, le=60, description="seconds, from 0.1 to 60")]
 AgeSeconds = Annotated[float, Meta(ge=60, le=86_400, description="seconds, from 60 to 86400")]

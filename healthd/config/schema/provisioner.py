@@ -9,7 +9,8 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct, field
 
-from healthd.config.value_types import AbsolutePath, MaybeUrl
+from healthd.config.value_types import MaybeUrl
+from healthd.core.setting_types import AbsolutePath
 
 CallSeconds = Annotated[float, Meta(ge=5, le=300, description="seconds, from 5 to 300")]
 LookSeconds = Annotated[float, Meta(ge=0.1, le=300, description="seconds, from 0.1 to 300")]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from healthd.config.value_types import Seconds
+from healthd.core.setting_types import Seconds
 
 
 class ReplaySection(Struct, frozen=True, kw_only=True):

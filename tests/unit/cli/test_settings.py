@@ -58,7 +58,7 @@ def test_a_variable_may_set_another_check(tmp_path: Path, monkeypatch: pytest.Mo
         ('[checks."gpu.eec"]\nenabled = false\n', 'did you mean checks."gpu.ecc"?'),
         ('[checks."gpu.ecc"]\nenabled = 3\n', "expected true or false"),
         ("[budgte]\n", "no such key; did you mean budget?"),
-        ('[checks."lustre.mount"]\nmounts = ["fsx"]\n', "expected an absolute path, such as /fsx"),
+        ('[checks."lustre.mount"]\nmounts = ["fsx"]\n', "expected a list, each element an absolute path"),
         ('[checks."gpu.count"]\nexpected = -1\n', "expected a whole number of at least 0"),
     ],
 )

@@ -240,7 +240,13 @@ def test_all_mistakes_are_told_at_once(tmp_path: Path) -> None:
     [
         ("[remediaton]\n", "remediaton: no such key; did you mean remediation?"),
         ("mode = 'repair'\n", "mode: no such key; did you mean remediation.mode?"),
+        ("[daemon]\nmode = 'repair'\n", "daemon.mode: no such key; did you mean remediation.mode?"),
         ("[daemon]\nzzzz = 1\n", "daemon.zzzz: no such key; see `healthd config show` for every key"),
+        ("[remediation]\nenabled = 1\n", "remediation.enabled: no such key; see `healthd config show` for every key"),
+        ("[remediation]\nkind = 'x'\n", "remediation.kind: no such key; see `healthd config show` for every key"),
+        ("[ledger]\nenabld = 1\n", "ledger.enabld: no such key; did you mean ledger.enabled?"),
+        ("[notify]\nsetle_s = 1\n", "notify.setle_s: no such key; see `healthd config show` for every key"),
+        ("[budget]\nsetle_s = 1\n", "budget.setle_s: no such key; did you mean budget.settle_s?"),
         ('[checks."gpu.eec"]\n', 'checks."gpu.eec": no such check; did you mean checks."gpu.ecc"?'),
         ("[checks.gpu.ecc]\n", 'the name of a check is quoted: write [checks."gpu.ecc"]'),
         ('[checks."gpu.ecc"]\nmax_correctible = 1\n', 'did you mean checks."gpu.ecc".max_correctable?'),
@@ -265,6 +271,14 @@ def test_a_mistake_says_what_was_expected(tmp_path: Path, text: str, says: str) 
     (problem,) = refused(write(tmp_path, text))
     assert says in problem
     assert str(tmp_path) in problem
+
+
+def test_a_byte_order_mark_is_no_mistake(tmp_path: Path) -> None:
+    """Editors on Windows begin a file with it. What is wrong behind it is marked at its own line."""
+    path = write(tmp_path, b"\xef\xbb\xbf[node]\nname = 'gpu-1'\n")
+    assert load(path, checks=CHECKS, environ={}).config.node.name == "gpu-1"
+    assert refused(write(tmp_path, b"\xef\xbb\xbfmode = 'repair'\n"))[0].startswith(f"{path}:1: mode: no such key")
+    assert "byte 0xff is not UTF-8" in refused(write(tmp_path, "name".encode("utf-16")))[0]
 
 
 @pytest.mark.parametrize(
