@@ -121,13 +121,15 @@ def history_answer(agent: Agent, options: Namespace, *, most: int | None = None)
 
 
 def job_answer(agent: Agent, options: Namespace) -> Reply:
-    """This node's own verdicts on a job, oldest first, as JSON: ``healthd job`` completes them. Raises StoreError."""
+    """This node's own verdicts on a job, oldest first, and the names of its devices, as JSON: ``healthd job`` completes
+    them. Raises StoreError."""
     if agent.store is None:
         raise StoreError("this agent only observes and keeps no history; start the daemon: `healthd run`")
     from healthd.job.blame import JOB_EVENT  # loads the table of XIDs
 
     found = [event.data for event in agent.store.events_about(JOB_EVENT, "job", options.job)]
-    return Reply(code=0, out=json.dumps({"verdicts": found}) + "\n")
+    names = dict(agent.monitor.device_names().names)
+    return Reply(code=0, out=json.dumps({"verdicts": found, "names": names}) + "\n")
 
 
 class HookReply(Struct, frozen=True, kw_only=True):

@@ -86,8 +86,6 @@ def as_text(report: DrillReport, names: DeviceNames) -> str:
 
 
 def _request(options: Namespace, who: str) -> DrillRequest:
-    if options.kind is None:
-        raise UsageError("healthd drill: name the fault to play; `healthd drill --list` lists them")
     kind, gpu, mount = KINDS[options.kind], options.gpu or "", options.mount or ""
     check_options(kind, gpu=gpu, mount=mount)
     return DrillRequest(

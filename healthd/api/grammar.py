@@ -75,7 +75,7 @@ class _Parser(argparse.ArgumentParser):
         super().__init__(*args, **{**kwargs, "allow_abbrev": False})
 
     def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{self.prog}: {message}; see {self.prog} --help")
+        raise UsageError(f"{self.prog}: {_with_help(message, self.prog)}")
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
         """As the base's. An option that the verb does not have is answered with the nearest that it has."""
@@ -143,7 +143,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
             of_verbs = {name for verb in _grammar().verbs().values() for name in verb._option_string_actions}
             near = "" if option in of_verbs else _nearest_option(option, ("--help", "--version"))
             hint = near or "; write `healthd VERB OPTIONS`"
-            raise UsageError(f"healthd: {option!r} is no option before the verb{hint}; see healthd --help")
+            raise UsageError(_with_help(f"healthd: {option!r} is no option before the verb{hint}", "healthd"))
     options: argparse.Namespace = _grammar(arguments[0]).parse_args(arguments)
     return options
 
@@ -369,7 +369,7 @@ def _explaining(verbs: Any) -> None:
 def _setting_up(verbs: Any) -> None:
     """The setup of a node."""
     config = verbs.add_parser("config", help="show or validate the configuration, or print its JSON Schema")
-    config.add_argument("what", choices=("show", "validate", "schema"))
+    config.add_argument("what", choices=("show", "validate", "schema"), metavar="show|validate|schema")
     config.add_argument(
         "--here", action="store_true", help="validate: also try it out, as the daemon does at its start"
     )
@@ -392,7 +392,7 @@ def _setting_up(verbs: Any) -> None:
 def _deciding(verbs: Any) -> None:
     """The tools for the author of a policy."""
     policy = verbs.add_parser("policy", help="show the rule for each fault, or test a policy")
-    policy.add_argument("what", choices=("show", "test"))
+    policy.add_argument("what", choices=("show", "test"), metavar="show|test")
     policy.add_argument("args", nargs="*", metavar="CODE|FILE", help="for test: finding codes, XIDs, or log files")
     _trying(policy)
     _common(policy, json=True)
@@ -408,7 +408,8 @@ def _deciding(verbs: Any) -> None:
 def _hooking(verbs: Any) -> None:
     """The hooks of Slurm."""
     hook = verbs.add_parser("hook", help="answer a Slurm hook")
-    hook.add_argument("kind", choices=("prolog", "epilog", "health-check-program"))
+    hooks = ("prolog", "epilog", "health-check-program")
+    hook.add_argument("kind", choices=hooks, metavar="|".join(hooks))
     _common(hook, socket=True)
 
 
@@ -421,7 +422,7 @@ def _drilling(verbs: Any) -> None:
             raise TextRequested("".join(_played(kind) for kind in KINDS.values()))
 
     drill = verbs.add_parser("drill", help="play a fault and show what healthd would find, decide and do")
-    drill.add_argument("kind", nargs="?", choices=tuple(KINDS), metavar="KIND", help="the fault to play; see --list")
+    drill.add_argument("kind", choices=tuple(KINDS), metavar="KIND", help="the fault to play; see --list")
     drill.add_argument("number", nargs="?", type=_number, metavar="NUMBER", help="of xid or sxid (default: 79, 20034)")
     drill.add_argument("--gpu", metavar="GPU", help="the GPU's index or PCI address (default: the first GPU)")
     drill.add_argument("--mount", metavar="PATH", help="the mount point (default: the first network one; /)")
@@ -479,6 +480,11 @@ _GROUPS: Mapping[Callable[[Any], None], tuple[str, ...]] = {
     _contributing: ("new-check",),
 }
 """The parts of the grammar, in the order of the help, each with the verbs that it adds."""
+
+
+def _with_help(message: str, prog: str) -> str:
+    """The message with the command that shows the help."""
+    return f"{message} See {prog} --help" if message.endswith("?") else f"{message}; see {prog} --help"
 
 
 def _nearest(word: str, known: Sequence[str]) -> str:

@@ -33,7 +33,7 @@ _BY_VERDICT: Mapping[Verdict, tuple[str, str, str]] = {
     Verdict.UNKNOWN: ("unknown", "unknown", "Cannot tell whether this node is fit for jobs."),
 }
 _UNDECIDED = "An unknown takes no node out by itself; each check runs again at its interval."
-_QUIET = "Nothing: no fault is open; the checks go on."
+QUIET = "Nothing: no fault is open; the checks go on."
 
 
 def headline(
@@ -125,7 +125,7 @@ def _next(
         if refusal is Refusal.OPTED_OUT:
             return f"Nothing until the opt-out ends. {_sentence(decision)}"
         if verdict is Verdict.OK and refusal not in (Refusal.ORPHAN, Refusal.STUCK):
-            return _QUIET
+            return QUIET
         if verdict is Verdict.UNKNOWN:
             return f"{_sentence(decision)} {_UNDECIDED}" if refusal or is_wrong else f"Nothing. {_UNDECIDED}"
         return _sentence(decision)

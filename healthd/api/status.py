@@ -17,7 +17,7 @@ from typing import Any
 from healthd import __version__
 from healthd.agent.agent import Agent
 from healthd.api.devices import strips
-from healthd.api.headline import STEP_TEXT, headline, steps_of
+from healthd.api.headline import QUIET, STEP_TEXT, headline, steps_of
 from healthd.api.plan import decisions, entry, paused_by, remediation_plan
 from healthd.api.plan_cache import PlanCache
 from healthd.checklib.runbooks import runbook_url
@@ -254,7 +254,8 @@ def _remediation_lines(data: Mapping[str, Any]) -> Iterator[str]:
     """The remediation, its last note, and its steps; without one, the decision."""
     remediation = data["remediation"]
     if remediation is None:
-        if _named(data["decision"], data)[1:] not in data["headline"]["next"]:
+        following = data["headline"]["next"]
+        if following != QUIET and _named(data["decision"], data)[1:] not in following:
             yield f"decision  {data['decision']}"
         return
     yield f"remediation  {remediation['text'] or remediation['id']} at {remediation['step']}"

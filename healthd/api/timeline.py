@@ -9,6 +9,7 @@ import json
 import sqlite3
 from argparse import Namespace
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing
 from datetime import UTC, datetime
 from itertools import groupby
 from pathlib import Path
@@ -26,6 +27,8 @@ from healthd.remediation.decide.remediation import Remediation
 from healthd.state.store import SCHEMA_VERSION, EventFilter, Store
 
 SCHEMA = "healthd.history/v1"
+_FOR_PROGRAMS = frozenset({"sequence", "last_sequence", "last_time", "boot_id", "trusted", "form"})
+"""Evidence of where a line stands in its log, and how it was read: ``-v`` shows it."""
 CHECK = "check"
 """The kind of the lines about check runs, most of a trail; a finding has a line of its own."""
 _SHARED, _SHARED_KEYS = 200, ("code", "component", "severity", "opened")
@@ -94,11 +97,17 @@ def read_trail(path: Path, which: EventFilter, *, last: int) -> Trail:
         raise StoreError(f"{path}: {error.strerror}; be root, or start the daemon, which answers all users") from error
     if not there:
         raise StoreError(f"{path}: no state database; healthd has not run here, or [daemon] state_dir differs")
-    store = _ReadStore(path, now=datetime.now(UTC))
-    try:
+    with closing(_ReadStore(path, now=datetime.now(UTC))) as store:
         return replace(asked_of(store, which, last=last), names=stored_names(store))
-    finally:
-        store.close()
+
+
+def names_in(path: Path) -> DeviceNames:
+    """As ``stored_names`` from a database on disk; none from one that this healthd cannot read."""
+    try:
+        with closing(_ReadStore(path, now=datetime.now(UTC))) as store:
+            return stored_names(store)
+    except StoreError:
+        return DeviceNames()
 
 
 def stored_names(store: Store) -> DeviceNames:
@@ -180,7 +189,7 @@ def _lines(data: Mapping[str, Any], names: DeviceNames, *, verbose: bool) -> Ite
         while waiting and datetime.fromisoformat(waiting[0]["opened"]) <= datetime.fromisoformat(event["at"]):
             yield _remediation_line(waiting.pop(0), names)
         yield event_line(event)
-        yield from _evidence_lines(event["data"])
+        yield from _evidence_lines(event["data"], verbose=verbose)
     yield from (_remediation_line(each, names) for each in waiting)
 
 
@@ -215,10 +224,11 @@ def _time(at: str) -> str:
     return f"{datetime.fromisoformat(at):%Y-%m-%d %H:%M:%S}"
 
 
-def _evidence_lines(data: Mapping[str, Any]) -> Iterator[TextLine]:
+def _evidence_lines(data: Mapping[str, Any], *, verbose: bool) -> Iterator[TextLine]:
     evidence = data.get("evidence")
     if isinstance(evidence, Mapping) and data.get("opened"):
-        yield from (TextLine(f"{'':31}{name}: {value}") for name, value in evidence.items())
+        shown = (each for each in evidence.items() if verbose or each[0] not in _FOR_PROGRAMS)
+        yield from (TextLine(f"{'':31}{name}: {value}") for name, value in shown)
 
 
 def _remediation_line(data: Mapping[str, Any], names: DeviceNames) -> TextLine:

@@ -28,6 +28,7 @@ from healthd.fleet.nodes import FleetNode
 from healthd.job.blame import Blame
 from healthd.job.held import release_words
 from healthd.job.text import advice, verdict_of
+from healthd.judge.devices import DeviceNames
 from healthd.ledger.database import LEDGER, Ledger
 from healthd.ledger.entries import LedgerJob
 from healthd.observe.text_lines import printable
@@ -49,26 +50,26 @@ def answer(options: Namespace) -> Reply:
         from healthd.cli.job_compare import answer as compared
 
         return compared(options, config)
-    own = _own(options)
+    own, names = _own(options)
     job, nodes, problem = _of_slurm(options.job, config)
     ends = _of_ledger(options.job, config)
     data = job_data(options.job, job, own, nodes, problem=problem if job is None and not ends else "", ends=ends)
     code = EXIT_CODE[Blame(data["verdict"])]
     if options.json:
         return Reply(code=code, out=json.dumps(data, indent=2) + "\n")
-    return Reply(code=code, out=job_text(data), err=f"healthd: {problem}\n" if problem else "")
+    return Reply(code=code, out=job_text(data, names), err=f"healthd: {problem}\n" if problem else "")
 
 
-def _own(options: Namespace) -> Sequence[Mapping[str, Any]]:
-    """The verdicts of this node's daemon, oldest first; none where no daemon answers."""
+def _own(options: Namespace) -> tuple[Sequence[Mapping[str, Any]], DeviceNames]:
+    """The verdicts of this node's daemon, oldest first, and its names of devices; none where no daemon answers."""
     try:
         reply = ask(socket_path(options), Request(arguments=("job", options.job, "--json")), talk)
     except HealthdError:
-        return ()  # a head node, or a user who may not ask: what slurmctld has is the answer
+        return (), DeviceNames()  # a head node, or a user who may not ask: what slurmctld has is the answer
     if reply is None or reply.code:
-        return ()
-    found: Sequence[Mapping[str, Any]] = json.loads(reply.out)["verdicts"]
-    return found
+        return (), DeviceNames()
+    found = json.loads(reply.out)
+    return found["verdicts"], DeviceNames(found.get("names", {}))
 
 
 def _of_slurm(job: str, config: Config) -> tuple[SlurmJob | None, Sequence[FleetNode], str]:
@@ -166,23 +167,19 @@ def job_data(
             }
             for each in ends
         ],
-        "advice": advice(
-            verdict,
-            requeued=requeued,
-            release=release,
-            state=state,
-            goes_on=goes_on,
-        ),
+        "advice": advice(verdict, requeued=requeued, release=release, state=state, goes_on=goes_on)
+        if job is not None or own or ends
+        else f"read the job's own output; where slurmdbd runs, `sacct -j {name}` has how it ended",
         "problem": problem,
     }
 
 
-def job_text(data: Mapping[str, Any]) -> str:
-    """The same as text."""
+def job_text(data: Mapping[str, Any], names: DeviceNames) -> str:
+    """The same as text. ``names``: of this node's devices."""
     of = f" of {data['user']}" if data["user"] else ""
     where = f" on {data['nodes']}" if data["nodes"] else ""
     why = f"{', held' if data['held'] else ''} ({data['reason']})" if data["reason"] else ""
-    lines = [f"job       {data['job']}{of}: {data['state'] or 'not known to slurmctld'}{why}{where}"]
+    lines = [f"job       {data['job']}{of}: {data['state'] or 'not known here'}{why}{where}"]
     if data["restarts"]:
         lines.append(f"restarts  {data['restarts']}")
     lines.append(f"verdict   {data['verdict']}")
@@ -193,7 +190,7 @@ def job_text(data: Mapping[str, Any]) -> str:
     ]
     for each in data["here"]:
         lines.append(f"here      {each['end'] or 'end not known'}  {each['ending']}: {each['verdict']}: {each['why']}")
-        lines += [f"          {found['at']}  {found['code']} {found['component']}" for found in each["evidence"]]
+        lines += [f"          {seen['at']}  {seen['code']} {names.of(seen['component'])}" for seen in each["evidence"]]
     told = [each for each in data["by_node"] if each["code"] or each["reason"]]
     for each in told or data["by_node"][:_SHOWN]:
         words = (each["state"], each["code"], each["component"], each["reason"] and f"({each['reason']})")

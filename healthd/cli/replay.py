@@ -12,15 +12,18 @@ from typing import Any
 
 from msgspec.structs import asdict
 
+from healthd.api.timeline import names_in
 from healthd.api.wire import Reply
 from healthd.cli.output import progress_line
 from healthd.cli.settings import loaded
 from healthd.core.errors import UsageError
 from healthd.core.model import Mode
+from healthd.judge.devices import DeviceNames
 from healthd.replay.replay import Replayed, ReplayedFile, Trial, replay
 from healthd.replay.story import DAY, HOUR, Outage, Story, most_within
 
 SCHEMA = "healthd.replay/v1"
+_STORE = "event store"
 _BY_THE_OPERATOR = "kept out for the operator"
 
 
@@ -68,7 +71,8 @@ def as_data(done: Replayed) -> dict[str, Any]:
 def as_text(done: Replayed) -> str:
     """As text: the files, each node's story, and the sum."""
     blocks = ["\n".join(line for source in done.sources for line in _source_lines(source))]
-    blocks += ["\n".join(_story_lines(story)) for story in done.stories if story.happenings]
+    names = _names(done.sources)
+    blocks += [names.plain("\n".join(_story_lines(story))) for story in done.stories if story.happenings]
     return "\n\n".join([*blocks, "\n".join(_sum_lines(done))]) + "\n"
 
 
@@ -89,25 +93,35 @@ def _counted() -> Callable[[int], None]:
     return read
 
 
+def _names(sources: Sequence[ReplayedFile]) -> DeviceNames:
+    """The names of the GPUs that event stores know, by their UUIDs: an address is another node's as well."""
+    found: dict[str, str] = {}
+    for each in sources:
+        if each.form.startswith(_STORE):
+            found |= {own: name for own, name in names_in(Path(each.path)).names.items() if own.startswith("gpu:GPU-")}
+    return DeviceNames(found)
+
+
 def _source_lines(source: ReplayedFile) -> Iterator[str]:
     unread = f", {source.unread:,} unreadable" if source.unread else ""
-    what = "events" if source.form.startswith("event store") else "lines"
+    what = "events" if source.form.startswith(_STORE) else "lines"
     judged = f"{source.kernel_lines:,} kernel lines to judge" if what == "lines" else f"{source.kernel_lines:,} faults"
     yield f"{source.path}: {source.form}, {source.lines:,} {what}, {judged}{unread}"
     yield from (f"  {note}" for note in source.notes)
 
 
 def _story_lines(story: Story) -> Iterator[str]:
-    yield f"{story.host}: {_count(story, 'found')} found, {len(story.outages)} times out, {_text(_hours([story]))}"
+    times = f"{len(story.outages)} time{'' if len(story.outages) == 1 else 's'} out"
+    yield f"{story.host}: {_count(story, 'found')} found, {times}, {_text(_hours([story]))}"
     for each in story.happenings:
         where = f"{each.code} on {each.component}: " if each.code and each.kind in ("found", "ended") else ""
-        yield f"  {each.at:%Y-%m-%d %H:%M:%S}  {each.kind:<8} {where}{each.text}"
+        yield f"  {each.at:%Y-%m-%d %H:%M:%S}  {each.kind:<9} {where}{each.text}"
 
 
 def _sum_lines(done: Replayed) -> Iterator[str]:
     quiet = sum(not story.happenings for story in done.stories)
     yield f"policy {done.policy}, mode {done.mode}: {_text(_hours(done.stories))}"
-    yield f"{len(done.stories)} nodes, {quiet} of them without a finding"
+    yield f"{len(done.stories)} node{'' if len(done.stories) == 1 else 's'}, {quiet} of them without a finding"
     yield _conduct_text(_conduct(done.stories))
     took = done.assumed
     yield (

@@ -188,7 +188,8 @@ def _lines(report: Report, mode: str, *, verbose: bool) -> Iterator[TextLine]:
     yield from cause_lines([cause_data(each) for each in causes], report.generated_at, more)
     yield from (TextLine(line) for line in _figure_lines(report))
     fine, absent = _quiet(report.checks)
-    yield ok_line(len(fine), len(absent))
+    if fine or absent:
+        yield ok_line(len(fine), len(absent))
     if verbose:
         yield from (TextLine(f"     {each.check}", "ok") for each in fine)
         yield from (TextLine(f"  -- {each.check}: {each.result.reason}") for each in absent)

@@ -151,8 +151,8 @@ def release_by_command(remediation: Remediation, command: Command, trouble: str)
     """The remediation with the command to release the node, or why not. ``trouble``: what is wrong with the node now,
     or ""."""
     if trouble and not command.forced:
-        help_ = "it is released all the same, and what is open acknowledged, with --force --reason TEXT"
-        return Refused(kind=Refusal.NOT_WELL, words=f"not well: {trouble}; {help_}")
+        help_ = "to release it all the same, and acknowledge what is open: `healthd release --force --reason TEXT`"
+        return Refused(kind=Refusal.NOT_WELL, words=f"{trouble}; {help_}")
     remediation = replace(remediation, release_order=command.words, forced=remediation.forced or command.forced)
     if remediation.end is not End.FAILED:
         return remediation

@@ -342,7 +342,7 @@ def test_one_drill_at_a_time(patient: DrillNode) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ((), "name the fault to play; `healthd drill --list` lists them"),
+        ((), "the following arguments are required: KIND"),
         (("gpu-fire",), "invalid choice"),
         (("xid", "--mount", "/fsx"), "xid takes no --mount"),
         (("xid", "--gpu", "8"), "has no GPU '8'; expected one of: 0 (0000:53:00)"),

@@ -259,7 +259,7 @@ def test_a_node_that_is_not_well_is_not_let_in(tmp_path: Path) -> None:
     world.log_line(XID_95)
     answer = world.orders(IN)
     assert (answer.done, answer.refusal) == (False, Refusal.NOT_WELL)
-    assert answer.message.startswith("not well: gpu.xid.95 on gpu:GPU-5e1f is still open; ")
+    assert answer.message.startswith("gpu.xid.95 on gpu:GPU-5e1f is still open; to release it all the same, ")
     world.run(30)
     assert world.hold_text == OUR_TEXT
     world.reset_gpu()

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from healthd import __version__
-from healthd.api.headline import headline
+from healthd.api.headline import QUIET, headline
 from healthd.api.plan import as_text as plan_text
 from healthd.api.plan import decisions, entry
 from healthd.api.status import _timeline, status_text
@@ -251,6 +251,19 @@ def test_what_is_about_the_node_names_all_devices_of_the_fault() -> None:
     )
     assert told[NODE_KEY].title == f"out of service for {GPUS} on 8 GPUs (0-7) [c1]"
     assert told[f"{GPUS} {last}"].words.startswith(f"{GPUS} on GPU 7: critical")
+
+
+def test_a_quiet_node_says_once_that_there_is_nothing_to_do() -> None:
+    """The next step says it; the decision of the daemon would say it again. Another decision has its line."""
+    data = status_of((UNKNOWN,))
+    quiet = {
+        **data,
+        "decision": "nothing calls for taking the node out",
+        "headline": {**data["headline"], "next": QUIET},
+    }
+    assert "decision" not in status_text(quiet)
+    other = {**quiet, "decision": "the cluster does not answer", "headline": {**data["headline"], "next": "Nothing."}}
+    assert "decision  the cluster does not answer" in status_text(other)
 
 
 def test_two_decisions_about_one_cause_are_both_shown() -> None:

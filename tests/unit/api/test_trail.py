@@ -42,8 +42,9 @@ FAULT = Event(
     at=at(1),
     kind="fault",
     text="gpu.xid.79 on gpu:GPU-0 opened: it fell off the bus",
-    data={"code": "gpu.xid.79", "component": "gpu:GPU-0", "opened": True, "evidence": {"line": "NVRM: Xid", "pid": 7}},
-)
+    data={"code": "gpu.xid.79", "component": "gpu:GPU-0", "opened": True,
+          "evidence": {"line": "NVRM: Xid", "sequence": 812, "boot_id": "b", "pid": 7}},
+)  # fmt: skip
 ENDED = Event(at=at(90), kind="fault", text="gpu.xid.79 on gpu:GPU-0 ended: rebooted", data={**FAULT.data, "opened": 0})
 STEP = Event(at=at(3), kind="step", text="intends to drain")
 RUN = Event(at=at(2), kind="check", text="gpu.ecc is unknown: no answer")
@@ -113,6 +114,8 @@ def test_the_text_names_devices_as_operators_do_and_each_cause_once() -> None:
         "2026-01-01 00:00:01",
         "2026-01-01 00:00:03",
     ]
+    assert "sequence: 812" not in trail_text(trail_data(Trail(events=(FAULT,))))
+    assert "sequence: 812" in trail_text(trail_data(Trail(events=(FAULT,))), verbose=True)
     long = trail_text(data, verbose=True)
     assert all(long.count(f"gpu:GPU-51a1-{n} opened") == 1 for n in range(8))
     assert [each["text"] for each in json.loads(trail_json(data))["events"]] == [

@@ -6,6 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from healthd.cli.job import job_data, job_text
+from healthd.judge.devices import DeviceNames
 from healthd.remediation.orchestrators.slurm.job_comments import SlurmJob
 
 REQUEUED = SlurmJob(
@@ -15,7 +16,7 @@ REQUEUED = SlurmJob(
 
 def shown(job: SlurmJob) -> list[str]:
     """The lines about a job of which slurmctld alone knows."""
-    return job_text(job_data("7", job, (), (), problem="")).splitlines()
+    return job_text(job_data("7", job, (), (), problem=""), DeviceNames()).splitlines()
 
 
 def test_a_job_that_slurm_holds_waits_for_its_release() -> None:
@@ -51,6 +52,16 @@ def test_a_job_of_which_no_node_wrote_anything_shows_what_slurm_says(state: str,
     assert lines[-1].startswith(f"next      {advice}")
 
 
+def test_a_job_of_which_nothing_is_known_here_leads_to_where_it_is_known() -> None:
+    """No node is said to be unable to tell: none was asked."""
+    lines = job_text(job_data("47", None, (), (), problem="no Slurm is found here"), DeviceNames()).splitlines()
+    assert lines == [
+        "job       47: not known here",
+        "verdict   unknown",
+        "next      read the job's own output; where slurmdbd runs, `sacct -j 47` has how it ended",
+    ]
+
+
 def test_a_job_that_failed_in_its_grace_was_preempted() -> None:
     """As 22.05 shows it."""
     lines = shown(SlurmJob(id="7", state="FAILED", user="alice", exit_code=143, preempted=True))
@@ -70,8 +81,9 @@ def test_a_text_that_a_user_chose_writes_nothing_else_on_the_terminal() -> None:
         "ending": "signal 9",
         "verdict": "job",
         "why": "out of memory: \x1b]0;all is well\x07 was killed\nverdict   node",
-        "evidence": [],
+        "evidence": [{"at": "2026-01-01T00:00:00+00:00", "code": "gpu.xid.31", "component": "gpu:GPU-51a1"}],
     }
-    text = job_text(job_data("7", None, [here], (), problem=""))
+    text = job_text(job_data("7", None, [here], (), problem=""), DeviceNames({"gpu:GPU-51a1": "GPU 3"}))
+    assert "gpu.xid.31 GPU 3\n" in text
     assert "out of memory: ?]0;all is well? was killed?verdict   node" in text
     assert [line for line in text.splitlines() if line.startswith("verdict")] == ["verdict   job"]

@@ -112,7 +112,7 @@ def test_the_forms_of_the_issue_are_understood(line: str, expected: dict[str, ob
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ("chekc", "unknown verb 'chekc'; did you mean check?"),
+        ("chekc", "unknown verb 'chekc'; did you mean check"),
         ("zzz", "unknown verb 'zzz'; `healthd help` lists all"),
         ("drain", "unknown verb 'drain'; did you mean quarantine?"),
         ("repair --step restart", "\\(choose from reset, reboot, replace\\)"),
@@ -131,7 +131,10 @@ def test_the_forms_of_the_issue_are_understood(line: str, expected: dict[str, ob
         ("--json check", "'--json' is no option before the verb; write `healthd VERB OPTIONS`"),
         ("check --config", "expected one argument"),
         ("check --bogus", "unrecognized arguments: --bogus"),
-        ("config", "required: what"),
+        ("config", r"required: show\|validate\|schema"),
+        ("hook", r"required: prolog\|epilog\|health-check-program"),
+        ("policy", r"required: show\|test"),
+        ("drill", "required: KIND"),
         ("relearn", "required: --reason"),
         ("relearn --reason x --yes --dry-run", "not allowed with"),
         *((f"{verb} --reason \x1b", "is empty; expected the reason") for verb in REASONED),
@@ -149,7 +152,7 @@ def test_the_forms_of_the_issue_are_understood(line: str, expected: dict[str, ob
 )
 def test_a_mistake_is_a_usage_error_with_the_next_step(line: str, words: str) -> None:
     """The message says what is wrong and where help is; the process is not ended here."""
-    with pytest.raises(UsageError, match=rf"{words}.*; see healthd.* --help"):
+    with pytest.raises(UsageError, match=rf"{words}.*(; see|\? See) healthd.* --help"):
         parse(line.split())
 
 
@@ -219,6 +222,7 @@ def test_a_verb_that_only_the_daemon_answers_has_its_row() -> None:
     rest = {
         "ack": ["x", "--for", "1h", "--reason", "r"],
         "approve": ["c1", "--step", "reset"],
+        "drill": ["xid"],
         "relearn": ["--reason", "r"],
         "quarantine": ["--reason", "r"],
         "undo": ["c1", "--reason", "r"],

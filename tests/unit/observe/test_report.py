@@ -342,9 +342,9 @@ def test_every_check_and_every_finding_is_in_the_long_text() -> None:
 def test_an_empty_report_is_still_a_text() -> None:
     """A node whose type is not known, with no check at all, is a report."""
     text = as_text(a_report(instance_type=None, checks=(), diagnoses=(), verdict=Verdict.UNKNOWN))
-    assert text.splitlines()[0].startswith("ip-10-0-0-1  UNKNOWN   cannot tell  ")
-    assert "unknown instance type" in text.splitlines()[0]
-    assert text.splitlines()[-1] == "  ok 0 checks"
+    (line,) = text.splitlines()
+    assert line.startswith("ip-10-0-0-1  UNKNOWN   cannot tell  ")
+    assert "unknown instance type" in line
 
 
 def test_a_name_cannot_steer_the_terminal() -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from healthd.api.grammar import parse
+from healthd.api.timeline import names_in
 from healthd.cli import policy as policy_verb
 from healthd.cli import replay as replay_verb
 from healthd.cli.output import progress_line
@@ -21,7 +22,8 @@ from healthd.config.schema.config import CheckConfig, Config, PolicySection, Sou
 from healthd.config.schema.replay import ReplaySection
 from healthd.core.check import discover
 from healthd.core.errors import SourceMissing, UsageError
-from healthd.core.model import Action, Mode, Remedy
+from healthd.core.model import Action, Mode, Remedy, gpu_component
+from healthd.judge.devices import DeviceNames
 from healthd.remediation.decide.rules import STANDING
 from healthd.replay.node import PastNode
 from healthd.replay.replay import Replayed, Trial, findings_in, replay
@@ -315,12 +317,20 @@ def test_the_verb_tells_the_story(tmp_path: Path, empty: str) -> None:
     answer = replay_verb.answer(options("replay", str(path), "--config", empty))
     assert answer.code == 0
     assert f"{path}: syslog or journalctl with ISO times, 2 lines, 2 kernel lines to judge" in answer.out
-    assert (
-        "n1: 1 found, 1 times out, 2.34 node-hours out, 2 of them while the job runs on (1 reboot_node)" in answer.out
-    )
+    assert "n1: 1 found, 1 time out, 2.34 node-hours out, 2 of them while the job runs on (1 reboot_node)" in answer.out
     assert "policy nvidia, mode repair: 2.34 node-hours out" in answer.out
     assert "longest silence while a node was out or critical: 1.01 h (n1)" in answer.out
     assert "a job runs on for 2 h after the drain" in answer.out
+
+
+def test_the_verb_names_the_gpus_of_an_event_store(tmp_path: Path, empty: str) -> None:
+    """As its daemon did; a store that cannot tell leaves the UUID."""
+    gpu = gpu_component(uuid="GPU-51a1", pci="0000:86:00", index=3)
+    path = stored(tmp_path, looked(finding("gpu.remap.failure", gpu, time=after(0)), check="gpu.remap", seconds=0))
+    told = replay_verb.answer(options("replay", str(path), "--config", empty)).out
+    assert "gpu.remap.failure on GPU 3: " in told
+    assert "GPU-51a1" not in told
+    assert names_in(tmp_path / "none.db") == DeviceNames()
 
 
 def test_the_verb_has_json(tmp_path: Path, empty: str) -> None:
