@@ -92,7 +92,7 @@ class _Parser(argparse.ArgumentParser):
         choices = [str(each) for each in action.choices]
         if isinstance(action, argparse._SubParsersAction):
             near = f"; did you mean {_SYNONYMS[value]}?" if value in _SYNONYMS else _nearest(value, choices)
-            self.error(f"unknown verb {value!r}{near or '; `healthd help` lists all'}")
+            self.error(f"unknown verb {value!r}{near}")
         listed = f" (choose from {', '.join(choices)})"
         raise argparse.ArgumentError(action, f"invalid choice: {value!r}{listed}{_nearest(value, choices)}")
 

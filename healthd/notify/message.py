@@ -31,7 +31,7 @@ _STEPS: Mapping[str, str] = {
     Step.RESET: "Resetting its GPUs now.",
     Step.REBOOT: "Rebooting now.",
     Step.REPLACE: "Replacing the machine now.",
-    Step.VERIFY: "Verifying that it is healthy.",
+    Step.VERIFY: "It returns to service once it is healthy.",
     Step.STAY: "It stays out until you release it.",
 }
 

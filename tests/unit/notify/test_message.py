@@ -140,6 +140,10 @@ def test_a_message_about_a_drained_node_says_what_to_do() -> None:
             (OUT_NOW, replace(PAGE, words="odd", about=TopicAbout())),
             "gpu-213 drained, and needs an operator: GPU 3 fell off the bus (XID 79). odd.",
         ),
+        (
+            (FAULT, replace(OUT_NOW, step="verify")),
+            "gpu-213 drained: GPU 3 fell off the bus (XID 79). It returns to service once it is healthy.",
+        ),
         ((Topic(key="unknown", words="no check answers"),), "gpu-213: no check answers."),
         (
             (replace(OUT_NOW, step="", words="out", about=TopicAbout(out=True)),),
