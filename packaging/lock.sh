@@ -1,6 +1,6 @@
 #!/bin/sh
-# Writes requirements/{build,runtime,kubernetes,dev,ansible}.txt: every version that development and the container
-# install, with hashes.
+# Writes requirements/{build,runtime,kubernetes,nccl,dev,ansible}.txt: every version that development, the packages and
+# the container install, with hashes.
 # Usage: packaging/lock.sh [--upgrade]. Run by `make lock`, after a dependency in pyproject.toml has changed.
 # Resolved with the oldest Python that healthd runs on; the files serve newer ones too.
 set -eu
@@ -24,6 +24,11 @@ compile() {
 compile requirements/build.txt "$@" requirements/build.in
 compile requirements/runtime.txt "$@" pyproject.toml
 compile requirements/kubernetes.txt "$@" --extra kubernetes --constraint requirements/runtime.txt pyproject.toml
+# Of the extra alone, for the package healthd-nccl, which stands beside the one with runtime.txt.
+"$python" -c 'import tomllib
+with open("pyproject.toml", "rb") as file:
+    print(*tomllib.load(file)["project"]["optional-dependencies"]["nccl"], sep="\n")' |
+    compile requirements/nccl.txt "$@" --constraint requirements/runtime.txt -
 compile requirements/dev.txt "$@" --extra dev --extra kubernetes --constraint requirements/kubernetes.txt \
     --constraint requirements/build.txt pyproject.toml
 compile requirements/ansible.txt "$@" requirements/ansible.in

@@ -36,7 +36,7 @@ ROOT = Path(__file__).resolve().parents[1]
 # No address of ours exists that could be named instead; both formats ask for a URI.
 BUILD_TYPE, BUILDER = "urn:healthd:release:1", "urn:healthd:packaging/release.py"
 SUMS = "SHA256SUMS"
-# One .deb and one .rpm each. They hold the same components, so one SBOM is for all of them.
+# One .deb and one .rpm of each package for each of them.
 ARCHITECTURES = ("amd64", "arm64")
 # Package URLs of the sources of the packages' CPython begin so.
 DEBIAN = "pkg:deb/debian/"
@@ -73,6 +73,17 @@ class Component(Struct, frozen=True, kw_only=True):
     texts: tuple[Path, ...] = ()
 
 
+class Kind(Struct, frozen=True, kw_only=True):
+    """One kind of artefact: files with the same third-party parts, whose names begin with its own and the version.
+
+    An SBOM and a file of licence texts are for all of them. ``purl``: the kind's own package URL, without the version.
+    """
+
+    name: str
+    purl: str
+    components: Sequence[Component]
+
+
 def main(arguments: Sequence[str]) -> int:
     """Build everything into the folder; each file is named on stdout."""
     with tempfile.TemporaryDirectory(prefix="healthd-release-") as name:
@@ -81,12 +92,16 @@ def main(arguments: Sequence[str]) -> int:
         shutil.rmtree(out, ignore_errors=True)
         out.mkdir(parents=True)
         python_packages(source, out)
-        found = system_packages(source, out, Path(name))
+        kinds = [
+            system_packages(source, out, Path(name), "healthd", "pkg:pypi/healthd", lock="runtime"),
+            system_packages(source, out, Path(name), "healthd-nccl", "pkg:generic/healthd-nccl", lock="nccl"),
+        ]
         chart(source, out)
-        base = f"healthd-{source.version}"
-        _write_json(out / f"{base}.cdx.json", sbom(source, found))
-        (out / f"{base}.licences.txt").write_text(licences(found), encoding="utf-8")
-        _write_json(out / f"{base}.intoto.json", provenance(source, out, found))
+        for kind in kinds:
+            base = f"{kind.name}-{source.version}"
+            _write_json(out / f"{base}.cdx.json", sbom(source, kind))
+            (out / f"{base}.licences.txt").write_text(licences(kind.components), encoding="utf-8")
+        _write_json(out / f"healthd-{source.version}.intoto.json", provenance(source, out, kinds))
         (out / SUMS).write_text("".join(f"{_sha256(path)}  {path.name}\n" for path in _files(out)), encoding="utf-8")
     for path in _files(out):
         sys.stdout.write(f"{path}  {path.stat().st_size / 1e6:.1f} MB\n")
@@ -123,26 +138,27 @@ def python_packages(source: Source, out: Path) -> None:
     sdist.write_bytes(_tar_gz(contents, executable, source.epoch))
 
 
-def system_packages(source: Source, out: Path, work: Path) -> list[Component]:
-    """The .deb and the .rpm for each processor, with a CPython of their own, and what is in all of them."""
+def system_packages(source: Source, out: Path, work: Path, name: str, purl: str, *, lock: str) -> Kind:
+    """The .deb and the .rpm of a package for each processor; ``lock``: the file of requirements/ that they hold."""
     found = []
     for architecture in ARCHITECTURES:
-        staged = work / architecture
-        _run(source, "sh", "packaging/stage.sh", str(staged), PYTHON="", ARCH=architecture)
+        staged = work / f"{name}-{architecture}"
+        given = {"PACKAGE": name, "ARCH": architecture, "STAGED": str(staged), "PYTHON": ""}
+        _run(source, "sh", f"packaging/stage{name.removeprefix('healthd')}.sh", str(staged), **given)
         for kind in ("deb", "rpm"):
-            _run(source, "sh", f"packaging/{kind}/build.sh", str(out), STAGED=str(staged), ARCH=architecture)
-        found.append(components(source, staged))
+            _run(source, "sh", f"packaging/{kind}/build.sh", str(out), **given)
+        found.append(components(source, staged, lock))
     if len({licences(each) for each in found}) > 1:
-        raise SystemExit("packaging/release.py: the packages of two processors hold different components")
-    return found[0]
+        raise SystemExit(f"packaging/release.py: the packages {name} of two processors hold different components")
+    return Kind(name=name, purl=purl, components=found[0])
 
 
-def components(source: Source, staged: Path) -> list[Component]:
-    """The third-party parts of a package that is staged there, which are those of the lock."""
+def components(source: Source, staged: Path, lock: str) -> list[Component]:
+    """The third-party parts of a package that is staged there: those of its lock, and a CPython where it has one."""
     (site,) = staged.glob("opt/healthd/lib/python3*/site-packages")
     installed = distributions(site)
-    locked(source.tree / "requirements" / "runtime.txt", installed)
-    bundled = interpreter(staged / "usr/share/doc/healthd/python")
+    locked(source.tree / "requirements" / f"{lock}.txt", installed)
+    bundled = [each for folder in staged.glob("usr/share/doc/*/python") for each in interpreter(folder)]
     return sorted([*installed, *bundled], key=lambda each: each.name)
 
 
@@ -235,21 +251,21 @@ def locked(lock: Path, found: Sequence[Component]) -> None:
         raise SystemExit(f"packaging/release.py: {lock.name} and the packages differ: {sorted(different)}")
 
 
-def sbom(source: Source, found: Sequence[Component]) -> dict[str, Any]:
-    """CycloneDX 1.6: healthd, what its packages bring along, and what needs what."""
-    here = {each.name: each.purl for each in found}
-    root = f"pkg:pypi/healthd@{source.version}"
+def sbom(source: Source, kind: Kind) -> dict[str, Any]:
+    """CycloneDX 1.6: a kind of artefact, what it brings along, and what needs what."""
+    here = {each.name: each.purl for each in kind.components}
+    root = f"{kind.purl}@{source.version}"
     return {
         "bomFormat": "CycloneDX",
         "specVersion": "1.6",
-        "serialNumber": f"urn:uuid:{uuid5(NAMESPACE_URL, f'{BUILD_TYPE}:{source.commit}')}",
+        "serialNumber": f"urn:uuid:{uuid5(NAMESPACE_URL, f'{BUILD_TYPE}:{source.commit}:{kind.name}')}",
         "version": 1,
         "metadata": {
             "timestamp": _utc(source.epoch),
             "component": {
                 "type": "application",
                 "bom-ref": root,
-                "name": "healthd",
+                "name": kind.name,
                 "version": source.version,
                 "purl": root,
                 "licenses": [{"expression": "Apache-2.0"}],
@@ -264,13 +280,13 @@ def sbom(source: Source, found: Sequence[Component]) -> dict[str, Any]:
                 "purl": each.purl,
                 "licenses": [{"license": {"name": each.licence}}],
             }
-            for each in found
+            for each in kind.components
         ],
         "dependencies": [
             {"ref": root, "dependsOn": sorted(here.values())},
             *(
                 {"ref": each.purl, "dependsOn": sorted(here[name] for name in each.requires if name in here)}
-                for each in found
+                for each in kind.components
             ),
         ],
     }
@@ -287,12 +303,13 @@ def licences(found: Sequence[Component]) -> str:
     return "".join(parts)
 
 
-def provenance(source: Source, out: Path, found: Sequence[Component]) -> dict[str, Any]:
+def provenance(source: Source, out: Path, kinds: Sequence[Kind]) -> dict[str, Any]:
     """An in-toto statement with SLSA's predicate: these files, of this commit, these locks and these sources of Debian.
 
     It is not signed.
     """
     locks = sorted((source.tree / "requirements").glob("*.txt"))
+    found = {each.purl: each.name for kind in kinds for each in kind.components if each.purl.startswith(DEBIAN)}
     return {
         "_type": "https://in-toto.io/Statement/v1",
         "subject": [{"name": path.name, "digest": {"sha256": _sha256(path)}} for path in _files(out)],
@@ -305,7 +322,7 @@ def provenance(source: Source, out: Path, found: Sequence[Component]) -> dict[st
                 "resolvedDependencies": [
                     {"name": "source", "digest": {"gitCommit": source.commit}},
                     *({"name": f"requirements/{path.name}", "digest": {"sha256": _sha256(path)}} for path in locks),
-                    *({"name": each.name, "uri": each.purl} for each in found if each.purl.startswith(DEBIAN)),
+                    *({"name": name, "uri": purl} for purl, name in sorted(found.items())),
                 ],
             },
             "runDetails": {"builder": {"id": BUILDER}},

@@ -12,14 +12,10 @@ test $# -eq 1 || { sed -n '3p' "$0" >&2; exit 64; }
 mkdir -p "$1"
 dest=$(cd "$1" && pwd)
 cd "$(dirname "$0")/.."
-opt=$dest/opt/healthd
+# shellcheck source=packaging/staging.sh
+. packaging/staging.sh
 
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-trap 'exit 130' INT TERM HUP
-export PIP_DISABLE_PIP_VERSION_CHECK=1
-
-own='' foreign=''
+own='' native='' foreign=''
 if test -n "${PYTHON:-}"; then
     python=$PYTHON
     "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || {
@@ -42,22 +38,10 @@ cp -R LICENSE README.md pyproject.toml checks remediation healthd "$work/src/"
 mkdir "$work/src/packaging"
 cp -R packaging/bin "$work/src/packaging/bin"
 
-"$python" -m venv "$work/tools" || {
-    echo "packaging/stage.sh: $python cannot make virtual environments; install python3-venv (Debian, Ubuntu)" >&2
-    exit 1
-}
-pip=$work/tools/bin/pip
+make_tools
 "$pip" install --quiet --no-compile --require-hashes --only-binary :all: -r requirements/build.txt
 "$pip" wheel --quiet --no-build-isolation --no-deps --wheel-dir "$work/wheel" "$work/src"
 
-# Wheels for the processor and the glibc of the packages' CPython, whatever this machine has.
-for_python() {
-    machine=x86_64
-    case $own in *-arm64) machine=aarch64 ;; esac
-    "$python" -c 'import sys; print("--implementation=cp --python-version=%d.%d" % sys.version_info[:2])'
-    for glibc in $(seq 31 -1 17); do echo "--platform=manylinux_2_${glibc}_$machine"; done
-    echo "--platform=manylinux2014_$machine"
-}
 rm -rf "$opt"
 platform=
 if test -n "$own"; then
@@ -69,46 +53,26 @@ if test -n "$own"; then
     rm -rf "$opt"/lib/python3*/ensurepip "$opt"/lib/python3*/venv
     rm -rf "$dest/usr/share/doc/healthd/python"
     mv "$opt/doc" "$dest/usr/share/doc/healthd/python"
-    platform=$(for_python)
+    platform=$(for_own_python)
 else
     "$python" -m venv --without-pip "$opt"
 fi
 site=$(echo "$opt"/lib/python3*/site-packages)
-into="$pip install --quiet --no-compile --target $site"
-# shellcheck disable=SC2086  # options, and a path that the site below /opt/healthd has
-$into $platform --require-hashes --only-binary :all: -r "${LOCK:-requirements/runtime.txt}"
-rm -rf "${site:?}/bin"
-# shellcheck disable=SC2086
-$into --no-deps "$work"/wheel/*.whl
+install_wheels --require-hashes --only-binary :all: -r "${LOCK:-requirements/runtime.txt}"
+install_wheels --no-deps "$work"/wheel/*.whl
 # 16 MB of AWS services that healthd has no call to.
 "$work/tools/bin/python" packaging/trim_botocore.py "$site"
 
 # Of the programs only ours stays.
-rm -rf "${site:?}/bin"
 find "$opt/bin" -mindepth 1 ! -name 'python*' -exec rm -rf {} +
 sed '1s|^#!.*|#!/opt/healthd/bin/python|' packaging/bin/healthd >"$opt/bin/healthd"
 chmod 755 "$opt/bin/healthd"
 # What venv and pip wrote of this folder becomes what it is once installed.
 test ! -e "$opt/pyvenv.cfg" || sed -i "/^command = /d" "$opt/pyvenv.cfg"
 rm -f "$opt/.gitignore" # Python 3.13 leaves one
-# pip records the folder that our wheel lay in, and programs that are not here.
 rm -f "$site"/healthd-*.dist-info/direct_url.json
-sed -i -e '/direct_url\.json,/d' -e '\|^\.\./|d' "$site"/*.dist-info/RECORD
-
-# Bytecode that is never compared with its source: a package manager's files do not change, each start saves the
-# comparison, and only the package manager writes below /opt/healthd. Bytecode depends a little on what its process has
-# loaded and compiled before: one process, of a Python that nothing has run from, makes the same of it each time.
-compiler=$work/tools/bin/python
-if test -n "$own"; then
-    cp -a "$native" "$work/python"
-    find "$work/python" -name __pycache__ -prune -exec rm -rf {} +
-    compiler=$work/python/bin/python3
-fi
-"$compiler" -B -m compileall -q -s "$dest" --invalidation-mode unchecked-hash "$opt/lib"
-if grep -rlF -e "$dest" -e "$work" "$opt" >&2; then
-    echo "packaging/stage.sh: the files above still name $dest or $work, which are not there once installed" >&2
-    exit 1
-fi
+correct_records
+compile_modules
 
 install -d "$dest/usr/bin" "$dest/usr/lib/systemd/system" "$dest/usr/lib/healthd/slurm" "$dest/usr/share/doc/healthd"
 ln -sfn /opt/healthd/bin/healthd "$dest/usr/bin/healthd"
@@ -128,7 +92,4 @@ if test -n "$foreign"; then
     runs=$work/tools/bin/python
 fi
 "$runs" -B packaging/manual/manual.py "$dest/usr/share"
-chmod -R u=rwX,go=rX "$dest"
-# dpkg-deb and rpmbuild lower the times that are after the commit's. When CPython was compiled must not tell either.
-SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct 2>/dev/null || echo 0)}
-find "$dest" -exec touch --no-dereference --date="@$SOURCE_DATE_EPOCH" {} +
+settle

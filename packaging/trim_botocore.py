@@ -3,8 +3,7 @@
     python packaging/trim_botocore.py SITE_PACKAGES
 
 Kept are the services of healthd's table of calls, in the one version that a client uses, and those that botocore itself
-calls for credentials. It runs when a package is staged (packaging/stage.sh), with the standard library alone, and takes
-the removed files out of botocore's RECORD.
+calls for credentials. It runs when a package is staged (packaging/stage.sh), with the standard library alone.
 """
 
 from __future__ import annotations
@@ -54,15 +53,7 @@ def trim(site: Path) -> int:
             shutil.rmtree(path)
         else:
             path.unlink()
-    (record,) = site.glob("botocore-*.dist-info/RECORD")
-    lines = record.read_text(encoding="utf-8").splitlines(keepends=True)
-    record.write_text("".join(line for line in lines if _is_there(site, line)), encoding="utf-8")
     return freed
-
-
-def _is_there(site: Path, line: str) -> bool:
-    (row,) = csv.reader([line])
-    return (site / row[0]).exists()
 
 
 if __name__ == "__main__":

@@ -84,7 +84,8 @@ ASKED_FOR = "TEST_KUBERNETES"
 # Python.
 PACKAGES_ASKED_FOR = "TEST_PACKAGES"
 PACKAGED = frozenset(
-    {"test_ansible.py", "test_deb.py", "test_distributions.py", "test_own_python.py", "test_release.py"}
+    {"test_ansible.py", "test_deb.py", "test_distributions.py", "test_nccl_package.py", "test_own_python.py"}
+    | {"test_release.py"}
 )
 
 # A property holds or it does not: how long an example takes is the machine's business.

@@ -35,6 +35,7 @@ _SHIFTS = 8192  # in how many places of the pattern a chunk may begin: 32 GiB be
 _SPARE_BYTES = 1 << 30  # for NCCL's own buffers, as nccl-tests leaves it
 _IN_PROGRESS = 7  # nccl.h, ncclInProgress
 _PAUSE_S = 0.0002
+_INSTALL = "install the package healthd-nccl, or healthd's wheel with its extra `nccl`"
 _ENOUGH_CHUNKS = 64  # that many bad ones are counted word by word; the exact number of more does not matter
 
 
@@ -96,7 +97,7 @@ def _nccl() -> Any:
 
         _version()
     except (ImportError, RuntimeError) as error:  # cuda-pathfinder's DynamicLibNotFoundError is a RuntimeError
-        raise LibraryMissing(f"nccl4py: {error}") from error
+        raise LibraryMissing(f"nccl4py: {error}; {_INSTALL}") from error
     return core
 
 

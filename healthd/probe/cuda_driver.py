@@ -44,7 +44,10 @@ class Cuda:
     """The driver API, initialised. Sizes are bytes; device and host addresses are plain integers."""
 
     def __init__(self) -> None:
-        self._library = load("libcuda.so.1")
+        try:
+            self._library = load("libcuda.so.1")
+        except LibraryMissing as error:
+            raise LibraryMissing(f"NVIDIA's driver is not installed: {error}") from error
         self._call("cuInit", ctypes.c_uint(0))
 
     def count(self) -> int:

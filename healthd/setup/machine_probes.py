@@ -310,7 +310,7 @@ def _nccl(_: Config, machine: Machine) -> Iterator[DoctorResult]:
         yield DoctorResult(about="NCCL", told=LookResult.OK, why=f"active tests use {machine.active.perf_tool()}")
     except SourceMissing as error:
         why = f"no active test of NVLink or the network can run: nccl4py is not installed; {_not_found(error)}"
-        fix = "build nccl-tests and set [sources] all_reduce_perf, or install healthd's wheel with the extra nccl"
+        fix = "install the package healthd-nccl, or build nccl-tests and set [sources] all_reduce_perf"
         yield DoctorResult(about="NCCL", told=LookResult.MISSING, why=why, fix=fix, optional=True)
 
 

@@ -57,7 +57,6 @@ _NOT_INHERITED = ("NCCL_", "OFI_NCCL_", "FI_", "CUDA_", "SLURM_", "PMI", "OMPI_"
 _NO_MEMORY = "out of memory"  # cudaGetErrorString(cudaErrorMemoryAllocation)
 _QUIET_S = 1.0
 _LAST_RESORT_S = 3.0  # how much longer than the guard's deadline the guard itself is waited for
-_INSTALL = "install healthd's extra `nccl` (nccl4py and libnccl), or nccl-tests and set sources.all_reduce_perf"
 
 
 class ActiveTestsSource:
@@ -94,7 +93,7 @@ class ActiveTestsSource:
             try:
                 return self._by_nccl_tests(size_bytes, env, max(1.0, until_s - time.monotonic()))
             except SourceMissing as error:
-                raise SourceMissing(f"no way to run NCCL: {absent}; {error}; {_INSTALL}") from error
+                raise SourceMissing(f"no way to run NCCL: {absent}; nor by nccl-tests: {error}") from error
 
     def gdr_copies(self, *, size_bytes: int, timeout_s: float) -> tuple[GdrCopy, ...]:
         """See ``ActiveTests.gdr_copies``: through libgdrapi, where that is not there by gdrcopy_sanity."""

@@ -1,9 +1,10 @@
 #!/bin/sh
-# Builds healthd's .deb for every Debian and Ubuntu with glibc 2.31 or newer, and prints its path.
-# Usage: packaging/deb/build.sh [FOLDER] (dist/ by itself). Needs dpkg-deb. ARCH, PYTHON and LOCK: as in
-# packaging/stage.sh, with what that needs; with PYTHON the package is for the distribution that this runs on, and its
-# name says so. REVISION names a rebuild of the same version (1). STAGED: a folder that packaging/stage.sh has filled
-# already, for ARCH. DEB_COMPRESSION: none is quicker and makes it large (xz).
+# Builds a .deb for every Debian and Ubuntu with glibc 2.31 or newer, and prints its path.
+# Usage: packaging/deb/build.sh [FOLDER] (dist/ by itself). Needs dpkg-deb. PACKAGE: healthd, or healthd-nccl, which
+# needs exactly that healthd. ARCH, PYTHON and LOCK: as in packaging/stage.sh (of healthd-nccl: ARCH, as in
+# packaging/stage-nccl.sh), with what that needs; with PYTHON the package is for the distribution that this runs on, and
+# its name says so. REVISION names a rebuild of the same version (1). STAGED: a folder that the script has filled
+# already, for ARCH. DEB_COMPRESSION: none is quicker and makes it large (xz); DEB_LEVEL: how hard it tries (6).
 set -eu
 out=${1:-$(dirname "$0")/../../dist}
 mkdir -p "$out"
@@ -14,54 +15,55 @@ tree=$(mktemp -d)
 trap 'rm -rf "$tree"' EXIT
 trap 'exit 130' INT TERM HUP
 chmod 755 "$tree"
-if test -n "${STAGED:-}"; then cp -a "$STAGED/." "$tree"; else sh packaging/stage.sh "$tree"; fi
+package=${PACKAGE:-healthd}
+if test -n "${STAGED:-}"; then cp -a "$STAGED/." "$tree"; else sh "packaging/stage${package#healthd}.sh" "$tree"; fi
 
 version=$(sed -n 's/^__version__ = "\(.*\)"$/\1/p' healthd/__init__.py)
-full=$version-${REVISION:-1} needs=
-# A venv needs the package of the very Python that it links to, without its patch level: python3.11.
-interpreter=$(readlink -f "$tree/opt/healthd/bin/python")
-case $interpreter in
-"$(readlink -f "$tree")"/*) ;;
-*)
-    needs="$(basename "$interpreter"), "
-    # shellcheck source=/dev/null
-    full=$full~$(. /etc/os-release && echo "$ID$VERSION_ID")
-    ;;
-esac
+full=$version-${REVISION:-1}
 architecture=${ARCH:-$(dpkg --print-architecture)}
+install -d "$tree/DEBIAN"
+case $package in
+healthd)
+    depends="libc6 (>= 2.31), init-system-helpers"
+    # A venv needs the package of the very Python that it links to, without its patch level: python3.11.
+    interpreter=$(readlink -f "$tree/opt/healthd/bin/python")
+    case $interpreter in
+    "$(readlink -f "$tree")"/*) ;;
+    *)
+        depends="$(basename "$interpreter"), $depends"
+        # shellcheck source=/dev/null
+        full=$full~$(. /etc/os-release && echo "$ID$VERSION_ID")
+        ;;
+    esac
+    install -d "$tree/etc/healthd"
+    for script in postinst prerm postrm; do
+        install -m 755 "packaging/deb/$script" "$tree/DEBIAN/$script"
+    done
+    ;;
+*) depends="healthd (= $full), libgcc-s1, libstdc++6, zlib1g" ;;
+esac
+mv "$tree/usr/share/doc/$package/LICENSE" "$tree/usr/share/doc/$package/copyright"
 
-install -d "$tree/DEBIAN" "$tree/etc/healthd"
-for script in postinst prerm postrm; do
-    install -m 755 "packaging/deb/$script" "$tree/DEBIAN/$script"
-done
-mv "$tree/usr/share/doc/healthd/LICENSE" "$tree/usr/share/doc/healthd/copyright"
 # By the sizes of the files, as dpkg-gencontrol counts: the blocks that they take differ from disk to disk.
 installed_kib() {
     find "$tree" -path "$tree/DEBIAN" -prune -o -printf '%y %s\n' |
         awk '{ kib += $1 == "f" ? int(($2 + 1023) / 1024) : 1 } END { print kib }'
 }
-cat >"$tree/DEBIAN/control" <<CONTROL
-Package: healthd
+cat - "packaging/deb/$package.control" >"$tree/DEBIAN/control" <<CONTROL
+Package: $package
 Version: $full
 Architecture: $architecture
 Section: admin
 Priority: optional
 Maintainer: the authors of healthd <healthd@localhost>
 Installed-Size: $(installed_kib)
-Depends: ${needs}libc6 (>= 2.31), init-system-helpers
-Recommends: ethtool, nvme-cli, systemd
-Suggests: chrony
-Description: Node health checks and remediation for GPU clusters on AWS
- One daemon per GPU node. It reads the machine, says what is wrong in the words of the hardware's vendor, decides what
- that calls for, and does it through the cluster that is already there: Slurm or Kubernetes, HyperPod or EC2.
- .
- Without configuration healthd only observes: it changes nothing in a cluster until its configuration allows it.
+Depends: $depends
 CONTROL
 (cd "$tree" && find . -path ./DEBIAN -prune -o -type f -printf '%P\0' | sort -z | xargs -0 md5sum >DEBIAN/md5sums)
 
-package=$out/healthd_${full}_$architecture.deb
+built=$out/${package}_${full}_$architecture.deb
 # Built twice from one commit it is the same file: its times are the commit's, where there is one.
 SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct 2>/dev/null || echo 0)}
 export SOURCE_DATE_EPOCH
-dpkg-deb --root-owner-group "-Z${DEB_COMPRESSION:-xz}" --build "$tree" "$package" >/dev/null
-echo "$package"
+dpkg-deb --root-owner-group "-Z${DEB_COMPRESSION:-xz}" ${DEB_LEVEL:+"-z$DEB_LEVEL"} --build "$tree" "$built" >/dev/null
+echo "$built"

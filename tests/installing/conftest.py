@@ -40,10 +40,22 @@ def own_arm64(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return _staged(tmp_path_factory.mktemp("own-arm64"), "arm64")
 
 
-def _staged(folder: Path, architecture: str) -> Path:
+@pytest.fixture(scope="session")
+def nccl(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the package healthd-nccl is made of, for this machine's processor."""
+    return _staged(tmp_path_factory.mktemp("nccl"), "", "stage-nccl.sh")
+
+
+@pytest.fixture(scope="session")
+def nccl_arm64(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same for arm64."""
+    return _staged(tmp_path_factory.mktemp("nccl-arm64"), "arm64", "stage-nccl.sh")
+
+
+def _staged(folder: Path, architecture: str, script: str = "stage.sh") -> Path:
     if os.geteuid() != 0 or shutil.which("debootstrap") is None:
         pytest.skip("CPython is compiled in a root of its own: needs root and debootstrap")
-    run("sh", "packaging/stage.sh", folder, PYTHON="", ARCH=architecture)
+    run("sh", f"packaging/{script}", folder, PYTHON="", ARCH=architecture)
     return folder
 
 

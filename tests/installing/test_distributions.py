@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from healthd import __version__
+from tests.installing.minimal_root import ran
 from tests.installing.page import run
 from tests.support.debian_root import debian_root, ubuntu_root
 from tests.support.emulated import aarch64_programs
@@ -31,35 +32,9 @@ ROOTS = {
     "Ubuntu 22.04": ("jammy", ubuntu_root),
     "Ubuntu 24.04": ("noble", ubuntu_root),
 }
-# Everything is over the cached root, in memory, and gone with its namespaces. What it said is left in $over.
-IN_A_ROOT = """
-set -eu
-base=$1 over=$2 hash=$3 package=$4 root=$2/memory/root
-mkdir "$over/memory"
-mount -t tmpfs -o mode=755 tmpfs "$over/memory" # a package manager waits for a disk after each of its files
-mkdir "$over/memory/upper" "$over/memory/work" "$root"
-mount -t overlay -o "lowerdir=$base,upperdir=$over/memory/upper,workdir=$over/memory/work" overlay "$root"
-mount -t proc proc "$root/proc"
-for folder in dev run tmp; do mount -t tmpfs tmpfs "$root/$folder"; done
-for name in null zero random urandom; do
-    : >"$root/dev/$name"
-    mount --bind "/dev/$name" "$root/dev/$name"
-done
-ln -s /proc/self/fd "$root/dev/fd"
-ip link set lo up
+LIFE = """
+hash=$1 package=$2
 cp "$package" "$over/handshake.py" "$over/site.pem" "$over/site.key" "$root/run/"
-inside() {
-    env -i PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LC_ALL=C.UTF-8 \\
-        DEBIAN_FRONTEND=noninteractive AWS_EC2_METADATA_DISABLED=true chroot "$root" "$@"
-}
-# But for what package managers keep of every package: lists, logs, alternatives and caches.
-list() {
-    (cd "$root" && find . -xdev \\( -path './var/lib/dpkg' -o -path './var/lib/apt' -o -path './var/cache' \\
-        -o -path './var/log' -o -path './var/lib/systemd' -o -path './var/lib/rpm*' -o -path './usr/lib/sysimage' \\) \\
-        -prune -o -print | sort)
-}
-# Where this machine's own rpm comes from Debian, it asks to be told that a package of RPM is meant.
-FORCE=
 case $package in
 *.deb)
     trusted=$root/etc/ssl/certs/$hash.0
@@ -68,13 +43,11 @@ case $package in
     purge() { inside apt-get purge -y -qq healthd; }
     ;;
 *.rpm)
-    ! rpm --help | grep -q force-debian || FORCE=--force-debian
     trusted=$root/etc/pki/tls/cert.pem
     rm -rf "$root/etc/ssl"
-    book() { rpm --root "$root" --dbpath /var/lib/rpm $FORCE --nodeps "$@"; }
-    # This machine's rpm takes a package of another processor only then.
-    install() { book --install --ignorearch "$package"; }
-    remove() { book --erase healthd; }
+    # This machine's rpm takes a package of another processor only with --ignorearch; what it needs is no .rpm here.
+    install() { book --nodeps --install --ignorearch "$package"; }
+    remove() { book --nodeps --erase healthd; }
     purge() { rm -r "$root/etc/healthd" "$root/var/lib/healthd"; }
     ;;
 esac
@@ -96,18 +69,9 @@ rmdir --ignore-fail-on-non-empty -p "${trusted%/*}"
 code=0
 inside healthd check --no-daemon --json >"$over/verdict" 2>"$over/errors" || code=$?
 echo $code >"$over/code"
-inside healthd init >"$over/init" 2>&1
-inside sh -c 'echo $$ >/run/daemon.pid; exec healthd run' >"$over/daemon" 2>&1 &
-daemon=$!
-tries=0
-until inside healthd status >"$over/status" 2>&1; do
-    tries=$((tries + 1))
-    test $tries -lt 300
-    sleep 0.2
-done
+start_daemon
 inside healthd check --json >"$over/asked" || test $? -le 2
-kill -s TERM "$(cat "$root/run/daemon.pid")"
-wait $daemon
+stop_daemon
 remove >"$over/removed" 2>&1
 test -e "$root/etc/healthd/config.toml"
 purge >"$over/purged" 2>&1
@@ -144,15 +108,7 @@ def lived(base: Path, package: Path, over: Path, machine: str = "") -> None:
     """
     machine = machine or os.uname().machine
     shutil.copy(ROOT / "tests/installing/handshake.py", over)
-    argv = ["unshare", "--mount", "--net", "--pid", "--fork", "--kill-child", "sh", "-c", IN_A_ROOT, "sh"]
-    done = subprocess.run(
-        [*argv, str(base), str(over), certified(over), str(package)],
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=1800,
-        env={**os.environ, "LIBRARIES": LIBRARIES},
-    )
+    done = ran(LIFE, base, over, certified(over), package, LIBRARIES=LIBRARIES)
 
     def text(name: str) -> str:
         return (over / name).read_text() if (over / name).exists() else f"({name} was not reached)"

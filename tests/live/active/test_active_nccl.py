@@ -98,10 +98,21 @@ def test_memory_that_others_hold(nccl4py: Any) -> None:
         reduce(nccl4py, fault="memory_full")
 
 
-def test_without_a_driver_both_ways_are_named(rig: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No CUDA, no nccl-tests: missing, with what to install."""
+def test_without_a_driver_it_is_the_driver_that_is_missing(rig: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No CUDA beside nccl4py: the driver is named, and nothing of nccl4py, which need not be installed again."""
     rig.add_nccl4py(monkeypatch)
-    with pytest.raises(SourceMissing, match=r"no way to run NCCL: libcuda.*all_reduce_perf: not found.*extra `nccl`"):
+    words = (
+        r"no way to run NCCL: NVIDIA's driver is not installed: libcuda.*; nor by nccl-tests: all_reduce_perf: not f"
+    )
+    with pytest.raises(SourceMissing, match=words) as raised:
+        reduce(rig)
+    assert "nccl4py" not in str(raised.value)
+
+
+def test_without_nccl4py_its_package_is_named(rig: Any) -> None:
+    """No nccl4py, no nccl-tests: missing, with what to install."""
+    rig.add_cuda()
+    with pytest.raises(SourceMissing, match=r"no way to run NCCL: nccl4py: No module named 'nccl'; install .*-nccl"):
         reduce(rig)
 
 

@@ -171,12 +171,21 @@ def test_locks_pin_and_hash_everything_and_name_no_place(name: str) -> None:
     assert not re.search(r"https?://|--(extra-)?index-url|--find-links|--trusted-host| @ ", text)
 
 
-@pytest.mark.parametrize("name", ["runtime", "dev"])
+def locked_names(name: str) -> set[str]:
+    return set(re.findall(r"^([A-Za-z0-9._-]+)==", (ROOT / "requirements" / f"{name}.txt").read_text(), re.MULTILINE))
+
+
+def test_two_packages_beside_each_other_share_no_distribution() -> None:
+    """What healthd's package has is not in healthd-nccl once more: a package manager would refuse the second."""
+    assert locked_names("runtime") & locked_names("nccl") == set()
+
+
+@pytest.mark.parametrize("name", ["runtime", "dev", "nccl"])
 def test_locks_know_every_dependency(name: str) -> None:
     """A dependency added to pyproject.toml is in the lock: `make lock` was run."""
-    wanted = list(PYPROJECT["project"]["dependencies"])
-    wanted += PYPROJECT["project"]["optional-dependencies"]["dev"] if name == "dev" else []
-    locked = set(re.findall(r"^([A-Za-z0-9._-]+)==", (ROOT / "requirements" / f"{name}.txt").read_text(), re.MULTILINE))
+    wanted = [] if name == "nccl" else list(PYPROJECT["project"]["dependencies"])
+    wanted += PYPROJECT["project"]["optional-dependencies"].get(name, [])
+    locked = locked_names(name)
     names = {re.match(r"[A-Za-z0-9._-]+", entry)[0].lower().replace("_", "-") for entry in wanted}  # type: ignore[index]
     assert names - {entry.lower().replace("_", "-") for entry in locked} == set()
 

@@ -96,10 +96,13 @@ LOADED_BY: Mapping[str, tuple[str, str]] = {
     "packaging/prometheus/*.yaml": ("tests/live/prometheus/test_prometheus_rules.py", "packaging/prometheus"),
     "packaging/python/*": ("tests/installing/test_own_python.py", "packaging/python"),
     "packaging/rpm/build.sh": ("tests/installing/test_rpm.py", "packaging/rpm/build.sh"),
+    "packaging/rpm/healthd-nccl.spec": ("tests/installing/test_nccl_package.py", "packaging/{kind}/build.sh"),
     "packaging/rpm/healthd.spec": ("tests/installing/test_rpm.py", "packaging/rpm/healthd.spec"),
     "packaging/slurm/*.sh": ("tests/live/slurm/test_hooks.py", '"packaging" / "slurm"'),
     "packaging/ssm/healthd-install.yaml": ("tests/live/aws/test_documents.py", "ssm/healthd-install.yaml"),
     "packaging/ssm/healthd-show.yaml": ("tests/live/aws/test_documents.py", "ssm/healthd-show.yaml"),
+    "packaging/stage-nccl.sh": ("tests/installing/conftest.py", "stage-nccl.sh"),
+    "packaging/staging.sh": ("packaging/stage.sh", "packaging/staging.sh"),  # no package is staged without it
     "packaging/stage.sh": ("tests/installing/conftest.py", "packaging/stage.sh"),
     "packaging/systemd/*": ("tests/installing/test_units.py", "packaging/systemd"),
     "packaging/terraform/*": ("tests/live/aws/test_terraform.py", '"packaging/terraform"'),
