@@ -25,6 +25,11 @@ _LAST = 10
 """How many entries of the past are shown."""
 
 
+_OwnName = Annotated[str, msgspec.Meta(min_length=1, max_length=80)]
+_Names = Annotated[dict[_OwnName, Annotated[str, msgspec.Meta(max_length=40)]], msgspec.Meta(max_length=512)]
+"""Of the devices of a node: any of its users may answer at its port, and each name is searched for in each line."""
+
+
 class _SeenFinding(msgspec.Struct, frozen=True):
     code: str
     severity: Severity
@@ -90,7 +95,7 @@ class NodeHistory(NodeDocument, frozen=True, kw_only=True):
     cut: str
     events: tuple[_SeenLine, ...]
     remediations: tuple[SeenRemediation, ...]
-    names: dict[str, str] = msgspec.field(default_factory=dict)
+    names: _Names = msgspec.field(default_factory=dict)
 
     @property
     def lines(self) -> list[str]:

@@ -153,7 +153,26 @@ def test_a_long_history_ends_with_its_newest_lines() -> None:
     assert [line.rpartition("  ")[2] for line in shown[1:]] == [f"fault {n}?[2J" for n in range(20, 30)]
 
 
-@pytest.mark.parametrize("more", [{"events": 7}, {"events": [{}]}, {"newest": "x"}, {"node": "gpu-1"}])
+def test_a_history_names_devices_as_the_node_does() -> None:
+    """An answer of an earlier version has no names."""
+    opened = {**HISTORY["events"][0], "text": "gpu.xid.79 on gpu:GPU-51a1 opened"}  # type: ignore[index]
+    shown = NodeDetail(now=NOW, history=told(events=[opened], names={"gpu:GPU-51a1": "GPU 3"})).text
+    assert "gpu.xid.79 on GPU 3 opened" in shown
+    assert "gpu.xid.79 on gpu:GPU-51a1 opened" in NodeDetail(now=NOW, history=told(events=[opened])).text
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"events": 7},
+        {"events": [{}]},
+        {"newest": "x"},
+        {"node": "gpu-1"},
+        {"names": {"": "GPU 3"}},
+        {"names": {f"gpu:{n}": f"GPU {n}" for n in range(513)}},
+    ],
+    ids=["no-list", "no-event", "no-number", "other-node", "empty-name", "many-names"],
+)
 def test_a_history_that_is_none_of_this_node_says_so(more: dict[str, object]) -> None:
     """An older daemon has none, and any user of a node may listen at its port."""
     detail = NodeDetail(now=NOW, history=told(**more))
