@@ -2,10 +2,10 @@
 
     python packaging/release.py [FOLDER]        by default dist/healthd-VERSION; it is replaced
 
-It needs what `make wheel`, `make deb` and `make rpm` need, and git; no container engine, and root only until CPython is
-compiled for both processors (packaging/python/build.sh). Everything is made of
-`git archive`, so nothing that is not committed gets in, and every time in it is the commit's: built again on the same
-distribution it is the same files to the byte. packaging/verify-release.sh is for those who download them.
+It needs what `make wheel`, `make deb`, `make rpm` and packaging/container/build.sh need, and git; no container engine.
+Everything is made of `git archive`, so nothing that is not committed gets in, and every time in it is the commit's.
+Built again on the same distribution, and the image of the same packages of Debian, it is the same files to the byte.
+packaging/verify-release.sh is for those who download them.
 """
 
 from __future__ import annotations
@@ -96,6 +96,7 @@ def main(arguments: Sequence[str]) -> int:
             system_packages(source, out, Path(name), "healthd", "pkg:pypi/healthd", lock="runtime"),
             system_packages(source, out, Path(name), "healthd-nccl", "pkg:generic/healthd-nccl", lock="nccl"),
         ]
+        kinds.append(image(source, out, Path(name)))
         chart(source, out)
         for kind in kinds:
             base = f"{kind.name}-{source.version}"
@@ -160,6 +161,36 @@ def components(source: Source, staged: Path, lock: str) -> list[Component]:
     locked(source.tree / "requirements" / f"{lock}.txt", installed)
     bundled = [each for folder in staged.glob("usr/share/doc/*/python") for each in interpreter(folder)]
     return sorted([*installed, *bundled], key=lambda each: each.name)
+
+
+def image(source: Source, out: Path, work: Path) -> Kind:
+    """The container image for both processors, and what its layers hold: Debian's packages and those of its lock."""
+    _run(source, "sh", "packaging/container/build.sh", str(out))
+    layout = work / "layout"
+    with tarfile.open(out / f"healthd-image-{source.version}.oci.tar") as archive:
+        archive.extractall(layout, filter="data")
+
+    def blob(descriptor: Mapping[str, str]) -> Path:
+        return layout / "blobs" / descriptor["digest"].replace(":", "/")
+
+    found: dict[str, Component] = {}
+    (tagged,) = json.loads((layout / "index.json").read_text("utf-8"))["manifests"]
+    for manifest in json.loads(blob(tagged).read_text("utf-8"))["manifests"]:
+        root = work / f"image-{manifest['platform']['architecture']}"
+        for layer in json.loads(blob(manifest).read_text("utf-8"))["layers"]:
+            with tarfile.open(blob(layer)) as files:
+                files.extractall(root, [each for each in files if _NAMES_PARTS.match(each.name)], filter="tar")
+        (site,) = root.glob("opt/healthd/lib/python3*/site-packages")
+        installed = distributions(site)
+        locked(source.tree / "requirements" / "kubernetes.txt", installed)
+        found |= {each.purl: each for each in [*installed, *debian_packages(root)]}
+    return Kind(name="healthd-image", purl="pkg:oci/healthd", components=[each for _, each in sorted(found.items())])
+
+
+# Of an image's files, those that name its parts and their licences.
+_NAMES_PARTS = re.compile(
+    r"(usr/lib/os-release|var/lib/dpkg/status|usr/share/doc/[^/]+(/copyright)?|opt/healthd/.*\.dist-info/.*)$"
+)
 
 
 def chart(source: Source, out: Path) -> None:
@@ -242,6 +273,25 @@ def interpreter(folder: Path) -> list[Component]:
     ]
 
 
+def debian_packages(root: Path) -> list[Component]:
+    """The packages of a Debian whose files are below ``root``, by dpkg's own list."""
+    suite = _os_release(root)["VERSION_CODENAME"]
+    found = []
+    for stanza in (root / "var/lib/dpkg/status").read_text("utf-8").strip().split("\n\n"):
+        fields = HeaderParser().parsestr(stanza)
+        name, version, architecture = (fields[each] for each in ("Package", "Version", "Architecture"))
+        found.append(
+            Component(
+                name=name,
+                version=version,
+                licence=f"as /usr/share/doc/{name}/copyright says",
+                purl=f"{DEBIAN}{name}@{quote(version)}?arch={architecture}&distro={suite}",
+                texts=(root / "usr/share/doc" / name / "copyright",),
+            )
+        )
+    return found
+
+
 def locked(lock: Path, found: Sequence[Component]) -> None:
     """Stop unless the lock and what is installed are the same, name by name and version by version."""
     pinned = {
@@ -283,7 +333,7 @@ def sbom(source: Source, kind: Kind) -> dict[str, Any]:
             for each in kind.components
         ],
         "dependencies": [
-            {"ref": root, "dependsOn": sorted(here.values())},
+            {"ref": root, "dependsOn": sorted(each.purl for each in kind.components)},
             *(
                 {"ref": each.purl, "dependsOn": sorted(here[name] for name in each.requires if name in here)}
                 for each in kind.components
@@ -295,7 +345,8 @@ def sbom(source: Source, kind: Kind) -> dict[str, Any]:
 def licences(found: Sequence[Component]) -> str:
     """The licence texts of everything that the packages bring along, as its authors ship them."""
     parts = []
-    for each in found:
+    # The same package for two processors is one.
+    for each in {(each.name, each.version): each for each in found}.values():
         parts.append(f"{'=' * 79}\n{each.name} {each.version}: {each.licence}\n{'=' * 79}\n\n")
         parts += [path.read_text("utf-8", errors="replace").strip() + "\n\n" for path in each.texts]
         if not each.texts:
@@ -383,8 +434,12 @@ def _normal(name: str) -> str:
 
 
 def _system() -> str:
-    words = dict(re.findall(r'^(\w+)="?([^"\n]*)"?$', Path("/etc/os-release").read_text("utf-8"), re.M))
+    words = _os_release(Path("/"))
     return f"{words['ID']} {words['VERSION_ID']} {os.uname().machine}"
+
+
+def _os_release(root: Path) -> dict[str, str]:
+    return dict(re.findall(r'^(\w+)="?([^"\n]*)"?$', (root / "usr/lib/os-release").read_text("utf-8"), re.M))
 
 
 def _files(folder: Path) -> list[Path]:

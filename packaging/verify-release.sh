@@ -4,7 +4,7 @@
 #
 # SHA256SUMS names every file and no other; the provenance names the same files and checksums, a commit, and the
 # sources of Debian that the SBOMs have. There is an SBOM for each kind of artefact: it names exactly what the packages of
-# that name bring along, in the same versions, and so do the licence texts. The chart's OCI layout holds the chart.
+# that name bring along, in the same versions, or the layers of the image, and so do the licence texts. The chart's OCI layout holds the chart.
 # It cannot say who built the files: compare the SHA256SUMS with those of a build of your own (make release).
 set -eu
 test $# -eq 1 || { sed -n '2p' "$0" >&2; exit 64; }
@@ -25,7 +25,7 @@ trap 'rm -rf "$work"' EXIT
 trap 'exit 130' INT TERM HUP
 
 python3 - "$work" <<'PYTHON'
-import hashlib, json, pathlib, re, shutil, subprocess, sys, tarfile
+import hashlib, io, json, pathlib, re, shutil, subprocess, sys, tarfile
 
 here, work = pathlib.Path(), pathlib.Path(sys.argv[1])
 # Modules and machine code are not unpacked: they name nothing, and libnccl alone is 470 MB.
@@ -86,15 +86,44 @@ for package in sorted(path for path in here.iterdir() if path.suffix in UNPACK):
     same(f"SBOM and {package.name} differ", found - {kind}, parts[kind])
     looked.append(package.name)
 
-with tarfile.open(one("*.tgz").with_suffix(".oci.tar")) as layout:
-    blobs = {each.name: layout.extractfile(each).read() for each in layout if each.isfile()}
-for name, blob in blobs.items():
-    if name.startswith("blobs/") and name != f"blobs/sha256/{hashlib.sha256(blob).hexdigest()}":
-        sys.exit(f"packaging/verify-release.sh: {name} in the OCI layout is not what its name says")
-(tagged,) = json.loads(blobs["index.json"])["manifests"]
-at = lambda digest: blobs["blobs/" + digest.replace(":", "/")]
-(layer,) = json.loads(at(tagged["digest"]))["layers"]
-if at(layer["digest"]) != one("*.tgz").read_bytes():
+def layout(path):
+    """The content by its digest, and what the index of an OCI layout in a tar leads to."""
+    with tarfile.open(path) as archive:
+        files = {each.name: archive.extractfile(each).read() for each in archive if each.isfile()}
+    for name, content in files.items():
+        if name.startswith("blobs/") and name != f"blobs/sha256/{hashlib.sha256(content).hexdigest()}":
+            sys.exit(f"packaging/verify-release.sh: {name} in {path.name} is not what its name says")
+    (tagged,) = json.loads(files["index.json"])["manifests"]
+    at = lambda descriptor: files["blobs/" + descriptor["digest"].replace(":", "/")]
+    return at, json.loads(at(tagged))
+
+PARTS = re.compile(r"var/lib/dpkg/status|opt/healthd/.*\.dist-info/METADATA")
+FIELDS = re.compile(r"^(?:Package|Name): (\S+)\n(?:.*\n)*?Version: (\S+)$", re.M)
+
+def in_layers(at, manifest):
+    """Name and version of Debian's packages and of Python's in one processor's image."""
+    files = {}
+    for layer in manifest["layers"]:
+        with tarfile.open(fileobj=io.BytesIO(at(layer))) as archive:
+            files |= {each.name: archive.extractfile(each).read().decode() for each in archive if PARTS.fullmatch(each.name)}
+    found = set()
+    for name, text in files.items():
+        ours = name.endswith("METADATA")
+        for stanza in [text.partition("\n\n")[0]] if ours else text.strip().split("\n\n"):
+            name, version = FIELDS.search(stanza).groups()
+            found.add((re.sub(r"[-_.]+", "-", name).lower() if ours else name, version))
+    return found
+
+image = one("healthd-image-*.oci.tar")
+at, index = layout(image)
+(kind,) = (each for each in parts if each[0] == "healthd-image")
+found = set().union(*(in_layers(at, json.loads(at(each))) for each in index["manifests"]))
+same(f"SBOM and {image.name} differ", found - {("healthd", kind[1])}, parts[kind])
+looked.append(image.name)
+
+at, manifest = layout(one("*.tgz").with_suffix(".oci.tar"))
+(layer,) = manifest["layers"]
+if at(layer) != one("*.tgz").read_bytes():
     sys.exit("packaging/verify-release.sh: the OCI layout holds another chart")
 print(f"{len(sums)} files of commit {commit}: checksums, provenance, SBOM ({', '.join(looked)}), licences and chart agree")
 PYTHON

@@ -24,7 +24,7 @@ from tests.support.running import ROOT
 pytestmark = [pytest.mark.slow, pytest.mark.process]
 
 QUICK = {"DEB_LEVEL": "0", "RPM_LEVEL": "1"}
-BASE, NCCL = f"healthd-{__version__}", f"healthd-nccl-{__version__}"
+BASE, NCCL, IMAGE = (f"{kind}-{__version__}" for kind in ("healthd", "healthd-nccl", "healthd-image"))
 
 
 class Released(Struct, frozen=True, kw_only=True):
@@ -48,6 +48,8 @@ def released(tmp_path_factory: pytest.TempPathFactory) -> Released:
         ("dpkg-deb", "dpkg"),
         ("cpio", "cpio"),
         ("debootstrap", "debootstrap"),
+        ("buildah", "buildah"),
+        ("mmdebstrap", "mmdebstrap"),
     ):
         if shutil.which(program) is None:
             pytest.skip(f"no {program} here: apt-get install {package}")
@@ -89,8 +91,8 @@ def verify(folder: Path) -> subprocess.CompletedProcess[str]:
 
 
 def test_a_release_is_whole(released: Released) -> None:
-    """Wheel, sdist, a .deb and an .rpm of both packages for each processor, the chart in both forms, an SBOM and
-    licences of each package, provenance and checksums are there."""
+    """Wheel, sdist, a .deb and an .rpm of both packages for each processor, the image, the chart in both forms, an
+    SBOM and licences of each package and of the image, provenance and checksums are there."""
     assert {path.name for path in released.first.iterdir()} == {
         f"{BASE}-py3-none-any.whl",
         f"{BASE}.tar.gz",
@@ -108,6 +110,9 @@ def test_a_release_is_whole(released: Released) -> None:
         f"{BASE}.licences.txt",
         f"{NCCL}.cdx.json",
         f"{NCCL}.licences.txt",
+        f"{IMAGE}.oci.tar",
+        f"{IMAGE}.cdx.json",
+        f"{IMAGE}.licences.txt",
         f"{BASE}.intoto.json",
         "SHA256SUMS",
     }
@@ -125,9 +130,12 @@ def test_a_release_verifies(released: Released) -> None:
     done = verify(released.first)
     assert done.returncode == 0, done.stderr
     commit = run("git", "-C", released.clone, "rev-parse", "HEAD")
-    assert f"17 files of commit {commit}" in done.stdout
-    packages = [path.name for path in released.first.iterdir() if path.suffix in (".deb", ".rpm")]
-    assert len(packages) == 8
+    assert f"20 files of commit {commit}" in done.stdout
+    packages = [
+        f"{IMAGE}.oci.tar",
+        *(path.name for path in released.first.iterdir() if path.suffix in (".deb", ".rpm")),
+    ]
+    assert len(packages) == 9
     assert [name for name in packages if name not in done.stdout] == []
 
 
@@ -172,12 +180,15 @@ def grown_and_summed(folder: Path) -> None:
     only_sums(folder)
 
 
-def another_numpy(folder: Path) -> None:
-    """SBOM and licences agree, and the packages hold another one."""
-    in_json(f"{NCCL}.licences.txt", lambda text: re.sub(r"\nnumpy [\d.]+: ", "\nnumpy 1.0: ", text))(folder)
-    resummed(
-        f"{NCCL}.cdx.json", lambda text: re.sub(r'("name": "numpy".*?"version": )"[^"]+"', r'\1"1.0"', text, flags=re.S)
-    )(folder)
+def another_version(kind: str, name: str) -> Callable[[Path], None]:
+    """SBOM and licences agree, and the artefact holds another one."""
+
+    def changed(folder: Path) -> None:
+        in_json(f"{kind}.licences.txt", lambda text: re.sub(rf"\n{name} \S+: ", f"\n{name} 1.0: ", text))(folder)
+        version = rf'("name": "{name}".*?"version": )"[^"]+"'
+        resummed(f"{kind}.cdx.json", lambda text: re.sub(version, r'\1"1.0"', text, flags=re.DOTALL))(folder)
+
+    return changed
 
 
 CHANGES: dict[str, tuple[Callable[[Path], None], str]] = {
@@ -193,7 +204,14 @@ CHANGES: dict[str, tuple[Callable[[Path], None], str]] = {
         resummed(f"{BASE}.cdx.json", lambda text: text.replace("/openssl@3", "/openssl@2")),
         "provenance and SBOM differ",
     ),
-    "another NumPy in the SBOM and the licences": (another_numpy, f"SBOM and {NCCL}-1.aarch64.rpm differ"),
+    "another NumPy in the SBOM and the licences": (
+        another_version(NCCL, "numpy"),
+        f"SBOM and {NCCL}-1.aarch64.rpm differ",
+    ),
+    "another systemd in the SBOM and the licences": (
+        another_version(IMAGE, "systemd"),
+        f"SBOM and {IMAGE}.oci.tar differ",
+    ),
     "a licence less": (
         resummed(f"{BASE}.licences.txt", lambda text: text.replace("\nmsgspec ", "\nmessages ")),
         "licence texts and SBOM differ",
@@ -202,8 +220,8 @@ CHANGES: dict[str, tuple[Callable[[Path], None], str]] = {
 
 
 def linked(source: str, destination: str) -> None:
-    """A link to a package, a copy of anything else."""
-    (os.link if source.endswith((".deb", ".rpm")) else shutil.copy)(source, destination)
+    """A link to a package or an image, a copy of anything else."""
+    (os.link if source.endswith((".deb", ".rpm", ".oci.tar")) else shutil.copy)(source, destination)
 
 
 @pytest.mark.parametrize("name", CHANGES)
@@ -211,7 +229,7 @@ def test_a_changed_release_is_refused(released: Released, tmp_path: Path, name: 
     """Whatever is changed, added or taken away, the script ends with 1 and says what does not agree."""
     change, words = CHANGES[name]
     folder = tmp_path / "dist"
-    # Packages are gigabytes, and no change is made in one.
+    # Packages and images are gigabytes, and no change is made in one.
     shutil.copytree(released.first, folder, copy_function=linked)
     change(folder)
     done = verify(folder)
