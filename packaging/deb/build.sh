@@ -4,7 +4,8 @@
 # needs exactly that healthd. ARCH, PYTHON and LOCK: as in packaging/stage.sh (of healthd-nccl: ARCH, as in
 # packaging/stage-nccl.sh), with what that needs; with PYTHON the package is for the distribution that this runs on, and
 # its name says so. REVISION names a rebuild of the same version (1). STAGED: a folder that the script has filled
-# already, for ARCH. DEB_COMPRESSION: none is quicker and makes it large (xz); DEB_LEVEL: how hard it tries (6).
+# already, for ARCH. DEB_COMPRESSION: none is quicker and makes it large (xz); DEB_LEVEL:
+# how hard it tries.
 set -eu
 out=${1:-$(dirname "$0")/../../dist}
 mkdir -p "$out"
@@ -40,7 +41,8 @@ healthd)
         install -m 755 "packaging/deb/$script" "$tree/DEBIAN/$script"
     done
     ;;
-*) depends="healthd (= $full), libgcc-s1, libstdc++6, zlib1g" ;;
+# xz's 6 takes four times as long as its 0 for libnccl, which is minutes.
+healthd-nccl) depends="healthd (= $full), libgcc-s1, libstdc++6, zlib1g" DEB_LEVEL=${DEB_LEVEL:-0} ;;
 esac
 mv "$tree/usr/share/doc/$package/LICENSE" "$tree/usr/share/doc/$package/copyright"
 
