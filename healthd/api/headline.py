@@ -89,6 +89,8 @@ def _of_remediation(remediation: Mapping[str, Any]) -> tuple[str, str]:
         return "out", "No, this node is out until an operator releases it."
     if remediation["at_rest"]:
         return "out", f"No, this node is out, and healthd is paused: {remediation['at_rest']}."
+    if remediation["approval"]:
+        return "out", "No, this node is out, and its repair waits for your approval."
     repairs = any(step in REPAIRS for step in remediation["steps"])
     state = "repairing" if repairs else "out"
     if not remediation["is_out"]:

@@ -149,6 +149,7 @@ def _remediation_data(agent: Agent, remediation: Remediation | None, names: Devi
     if remediation is None or agent.engine is None:
         return None
     opted_out, rules = agent.engine.opted_out(), agent.engine.rules
+    planned = remediation_plan(remediation, rules, opted_out)
     return {
         "id": remediation.id,
         "opened": remediation.opened.isoformat(),
@@ -170,7 +171,8 @@ def _remediation_data(agent: Agent, remediation: Remediation | None, names: Devi
         "end": remediation.end,
         "is_out": remediation.hold is not None or remediation.fenced,
         "at_rest": paused_by(remediation, rules, opted_out),
-        "words": remediation_plan(remediation, rules, opted_out)["words"],
+        "approval": planned["approval"],
+        "words": planned["words"],
     }
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import threading
+from enum import Enum
 from typing import Any
 
 import pytest
@@ -26,7 +28,10 @@ from healthd.core.model import (
     Outcome,
     Reading,
     Refusal,
+    Remedy,
     Severity,
+    Status,
+    Step,
     Verdict,
     gpu_component,
 )
@@ -34,6 +39,7 @@ from healthd.judge.devices import DeviceNames
 from healthd.remediation.decide.policy import Considered
 from healthd.remediation.decide.rules import Rule
 from tests.support.judgement import at, diagnosis, fault
+from tests.support.running import ROOT
 
 GPUS = [gpu_component(uuid=f"GPU-{index}", pci=f"0000:{index}0:00", index=index) for index in range(4)]
 NAMES = {f"gpu:0000:{index}0:00": gpu for index, gpu in enumerate(GPUS)}
@@ -131,7 +137,7 @@ XID = {"code": "gpu.xid.79", "severity": "critical", "where": "GPU 3", "words": 
        "optional": False, "components": ["gpu:GPU-3"]}  # fmt: skip
 REMEDIATION = {
     "code": "gpu.xid.79", "where": "GPU 3", "why": "off the bus", "order": "", "note": "", "end": None, "is_out": True,
-    "at_rest": "", "steps": ["slot", "drain", "reboot", "verify", "release"], "step": "drain",
+    "at_rest": "", "approval": None, "steps": ["slot", "drain", "reboot", "verify", "release"], "step": "drain",
     "then": ["reboot", "verify", "release"],
 }  # fmt: skip
 
@@ -155,6 +161,7 @@ def told(verdict: Verdict, *, remediation: dict[str, Any] | None = None, **more:
         (Verdict.OK, {**REMEDIATION, "steps": ["slot", "drain", "stay"], "step": "stay"}, "out", "no"),
         (Verdict.CRITICAL, {**REMEDIATION, "end": "failed", "note": "out of attempts"}, "out", "no"),
         (Verdict.CRITICAL, {**REMEDIATION, "at_rest": "observe mode"}, "out", "no"),
+        (Verdict.CRITICAL, {**REMEDIATION, "approval": {"remedy": "reboot_node"}}, "out", "no"),
     ],
 )
 def test_a_node_that_is_out_is_not_usable_whatever_its_verdict(
@@ -179,6 +186,31 @@ def test_what_comes_next_names_the_part_as_a_person_does() -> None:
     assert message["next"] == "Nothing until the opt-out ends. Opted out: /etc/healthd/opt-out exists."
     message = told(Verdict.CRITICAL, causes=[XID], decision=decision, trouble=["the disk is full"])
     assert message["next"].startswith("The disk is full. Observe mode")
+
+
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [
+        (("properties", "mode"), Mode),
+        (("properties", "verdict"), Verdict),
+        (("$defs", "severity"), Severity),
+        (("$defs", "remedy"), Remedy),
+        (("$defs", "step"), Step),
+        (("$defs", "check", "properties", "outcome"), Status),
+    ],
+)
+def test_the_published_schema_knows_every_word(path: tuple[str, ...], words: type[Enum]) -> None:
+    """A mode that it lacks would make each answer of a node in that mode invalid."""
+    found = json.loads((ROOT / "docs/reference/status.schema.json").read_text(encoding="utf-8"))
+    for part in path:
+        found = found[part]
+    assert set(found["enum"]) == {each.value for each in words}
+
+
+def test_a_repair_that_waits_for_an_operator_says_so_first() -> None:
+    """healthd repairs nothing until then: an operator who is woken must not wait for it."""
+    message = told(Verdict.CRITICAL, remediation={**REMEDIATION, "approval": {"remedy": "reboot_node"}}, causes=[XID])
+    assert message["words"] == "No, this node is out, and its repair waits for your approval."
 
 
 def test_a_drain_of_ours_without_a_case_is_no_quiet_node() -> None:
