@@ -23,7 +23,6 @@ from tests.support.running import ROOT
 
 pytestmark = [pytest.mark.slow, pytest.mark.process]
 
-QUICK = {"DEB_LEVEL": "0", "RPM_LEVEL": "1"}
 BASE, NCCL, IMAGE = (f"{kind}-{__version__}" for kind in ("healthd", "healthd-nccl", "healthd-image"))
 
 
@@ -39,8 +38,7 @@ class Released(Struct, frozen=True, kw_only=True):
 def released(tmp_path_factory: pytest.TempPathFactory) -> Released:
     """Two builds of the commit that is checked out here, from different folders.
 
-    The second takes CPython from a cache that was filled at another time, and from which nothing has run. Both compress
-    quickly: with the levels of a release libnccl alone takes half an hour.
+    The second takes CPython from a cache that was filled at another time, and from which nothing has run.
     """
     for program, package in (
         ("git", "git"),
@@ -63,7 +61,7 @@ def released(tmp_path_factory: pytest.TempPathFactory) -> Released:
         tmp = folder / name / "tmp"
         tmp.mkdir(parents=True)
         script = clone / "packaging" / "release.py"
-        run(sys.executable, script, folder / name / "dist", TMPDIR=str(tmp), **QUICK, **environ)
+        run(sys.executable, script, folder / name / "dist", TMPDIR=str(tmp), **environ)
 
     build("first")
     cache = folder / "cache"
