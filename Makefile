@@ -17,7 +17,8 @@
 #   make check   what CI runs: lint, types, import contracts, all tests with branch coverage of the pure modules
 #   make bench   measurements; make docs: the generated reference pages and dashboards; make chart: what follows from
 #                the Helm chart; make site: all pages, in build/site; make wheel, deb,
-#                rpm: dist/, packages with a CPython of their own, compiled once (needs root); make lock; make clean
+#                rpm: dist/, packages with a CPython of their own, compiled once (needs root); make image: dist/, the
+#                container image as an OCI layout (needs root, buildah, mmdebstrap); make lock; make clean
 #   make release   all that a site downloads, built of the commit into dist/healthd-VERSION; twice the same to the byte
 #
 # Variables: PYTHON (which python3; of make deb and rpm: a venv of it instead), ARCH (amd64, arm64), JOBS, VERSION (of Slurm or Kubernetes), TESTS (paths for make test), WORKERS (processes that share
@@ -39,7 +40,7 @@ SEEDS = 20
 HOURS = 336
 MEASURED = -p tests.support.pure_coverage
 
-.PHONY: demo test test-exhaustive test-check fuzz simulate test-slurm test-kubernetes test-packages check lint types contracts coverage bench docs site chart lock wheel deb rpm release clean
+.PHONY: demo test test-exhaustive test-check fuzz simulate test-slurm test-kubernetes test-packages check lint types contracts coverage bench docs site chart lock wheel deb rpm image release clean
 
 # `healthd check` may find this machine wanting (1) or hard to tell (2); only a crash of ours fails the demo.
 demo: .venv/runtime.stamp
@@ -127,6 +128,9 @@ deb:
 
 rpm:
 	sh packaging/rpm/build.sh dist
+
+image:
+	sh packaging/container/build.sh dist
 
 # Of what is committed, into dist/healthd-VERSION: all of the above, chart, SBOM, licences, checksums, provenance.
 release: .venv/dev.stamp
