@@ -50,21 +50,29 @@ authorities=${PIP_CERT:-${SSL_CERT_FILE:-}}
     test -z "$authorities" || echo "cert = /run/ca.crt"
 } >"$work/pip.conf"
 
-quietly buildah manifest create "healthd:$version"
-for architecture in ${ARCH:-amd64 arm64}; do
-    base=$work/$architecture.tar
-    run=
-    test "$architecture" = "$(dpkg --print-architecture)" || run="sh packaging/container/aarch64.sh"
-    # shellcheck disable=SC2086  # a command, or nothing
-    quietly $run mmdebstrap --arch="$architecture" --variant=minbase --skip=check/qemu "$SUITE" "$base"
+native=$(dpkg --print-architecture)
+architectures=${ARCH:-amd64 arm64}
+# Runs a command for this processor: under qemu where it is another than the machine's.
+for_processor() {
+    processor=$1
+    shift
+    test "$processor" = "$native" || set -- sh packaging/container/aarch64.sh "$@"
+    quietly "$@"
+}
+# shellcheck disable=SC2086  # names
+for architecture in $(printf '%s\n' "$native" $architectures | sort -u); do
+    for_processor "$architecture" mmdebstrap --arch="$architecture" --variant=minbase --skip=check/qemu "$SUITE" "$work/base.tar"
     container=$(buildah from --arch "$architecture" scratch)
-    quietly buildah add "$container" "$base" /
+    quietly buildah add "$container" "$work/base.tar" /
     quietly buildah commit --identity-label=false --timestamp "$SOURCE_DATE_EPOCH" --rm "$container" "base:$architecture"
-    rm "$base"
-    # shellcheck disable=SC2086
-    quietly $run buildah build --arch "$architecture" --timestamp "$SOURCE_DATE_EPOCH" \
-        --identity-label=false --label "org.opencontainers.image.version=$version" --pull-never \
-        --build-arg "BASE=localhost/base:$architecture" --build-arg "SOURCE_DATE_EPOCH=$SOURCE_DATE_EPOCH" \
+    rm "$work/base.tar"
+done
+quietly buildah manifest create "healthd:$version"
+for architecture in $architectures; do
+    for_processor "$architecture" buildah build --arch "$architecture" --timestamp "$SOURCE_DATE_EPOCH" --pull-never \
+        --identity-label=false --label "org.opencontainers.image.version=$version" \
+        --build-arg "BASE=localhost/base:$architecture" --build-arg "BUILD_BASE=localhost/base:$native" \
+        --build-arg "SOURCE_DATE_EPOCH=$SOURCE_DATE_EPOCH" \
         --secret "id=pip.conf,src=$work/pip.conf" ${authorities:+--secret "id=ca.crt,src=$authorities"} \
         --file packaging/container/Dockerfile --tag "healthd:$architecture" .
     quietly buildah manifest add "healthd:$version" "localhost/healthd:$architecture"
