@@ -128,6 +128,8 @@ def test_the_site_can_be_read_in_a_browser(url: str, tmp_path: Path) -> None:
         tab = browser.open(f"{url}/index.html", width=WIDE, height=844)
         tab.wait("document.querySelector('.md-search__input')")
         assert tab.evaluate("document.querySelectorAll('.doors li a').length") == len(("Try it", "Slurm", "EKS"))
+        # Until the index is loaded no key is heard.
+        tab.wait("document.querySelector('.md-search-result__meta').textContent.trim() == 'Type to start searching'")
         tab.evaluate("document.querySelector('.md-search__input').focus()")
         for key in "79":
             tab.press(key)
