@@ -549,9 +549,9 @@ def test_settled_nodes_keep_to_the_limit_whatever_happens(record_property: Calla
     )
     sys.stdout.write(f"{FIGURES}\n")
     record_property("transients", str(FIGURES))
-    assert FIGURES.settled > 100, "this run has to have seen nodes go out"
-    assert FIGURES.given_back > 100
-    assert FIGURES.hurried > 30, "and some in a hurry"
+    assert FIGURES.settled > FIGURES.runs / 2, "the runs have to have seen nodes go out"
+    assert FIGURES.given_back > FIGURES.runs / 2
+    assert FIGURES.hurried > FIGURES.runs / 5, "and some in a hurry"
     assert FIGURES.transient_s <= 4 * SETTLE_S, "two looks, and those of another who claims meanwhile"
     # A node in a hurry is drained only where its reading had room, and undrained after the second of two looks that
     # show none. If its slot was lost or deleted meanwhile, a look may find room for another, which has its own two.
