@@ -69,9 +69,11 @@ for architecture in $(printf '%s\n' "$native" $architectures | sort -u); do
 done
 quietly buildah manifest create "healthd:$version"
 for architecture in $architectures; do
+    # buildah 1.28 takes BUILDPLATFORM for the processor that --arch names.
     for_processor "$architecture" buildah build --arch "$architecture" --timestamp "$SOURCE_DATE_EPOCH" --pull-never \
         --identity-label=false --label "org.opencontainers.image.version=$version" \
-        --build-arg "BASE=localhost/base:$architecture" --build-arg "BUILD_BASE=localhost/base:$native" \
+        --build-arg "BUILDPLATFORM=linux/$native" --build-arg "BUILD_BASE=localhost/base:$native" \
+        --build-arg "BASE=localhost/base:$architecture" \
         --build-arg "SOURCE_DATE_EPOCH=$SOURCE_DATE_EPOCH" \
         --secret "id=pip.conf,src=$work/pip.conf" ${authorities:+--secret "id=ca.crt,src=$authorities"} \
         --file packaging/container/Dockerfile --tag "healthd:$architecture" .
