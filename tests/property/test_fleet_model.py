@@ -356,7 +356,7 @@ class Fleet(RuleBasedStateMachine):
                 cluster.release(resume=False)
                 agent.settling, FIGURES.undone = False, FIGURES.undone + 1
             in_hurry = agent.hurries and has_room(answer) and cluster.view().hold is None
-            self.answered(agent, answer)
+            self.answered(node, answer)
             if in_hurry:
                 is_bereft = agent.bereft_s >= oldest_s  # since the oldest list that this turn may have seen
                 assert is_bereft or node in self.holders("cluster"), "drained in a hurry without a slot"
@@ -370,13 +370,15 @@ class Fleet(RuleBasedStateMachine):
             agent.settled = False
             keeper.give_back()
 
-    def answered(self, agent: Agent, answer: object) -> None:
-        """Who goes is not to blame for what others did since its last reading, or since its claim if that is later."""
+    def answered(self, node: str, answer: object) -> None:
+        """Who goes is not to blame for what others did since its last reading, or since its claim if that is later. It
+        counts as out from here, also where its slot was deleted meanwhile."""
+        agent = self.agents[node]
         newly = isinstance(answer, Go) and not agent.settled
         agent.settled = isinstance(answer, Go)
         if newly:
             FIGURES.settled += 1
-            self.excuse(len(self.foreign_s) - agent.knows)
+            self.excuse(len(self.foreign_s) - agent.knows, goes=node)
         agent.settling &= not agent.settled
 
     def saw(self, agent: Agent, age_s: float) -> None:
@@ -430,9 +432,10 @@ class Fleet(RuleBasedStateMachine):
         self.over_since_s = self.over_since_s and self.now_s
         self.hurried_since_s = self.hurried_since_s and self.now_s
 
-    def excuse(self, most: int) -> None:
+    def excuse(self, most: int, *, goes: str = "") -> None:
         for scope in self.scopes():
-            over = len(self.settled_out(scope)) - self.limit(scope)
+            going = {goes} if goes and (scope != "gpu" or goes in GPU) else set()
+            over = len(self.settled_out(scope) | going) - self.limit(scope)
             self.excused[scope] = max(self.excused[scope], min(over, most))
 
     def scopes(self) -> list[str]:
@@ -450,9 +453,14 @@ class Fleet(RuleBasedStateMachine):
         return {node for node in members if self.cluster.nodes[node].flags}
 
     def settled_out(self, scope: str) -> set[str]:
-        """Without those that are drained in a hurry, until they have read back that their slot stands."""
+        """Without those that are drained in a hurry, until they have read back that their slot stands, or are drained
+        by somebody else as well."""
         settled = {node for node in self.holders(scope) if node == BY_HAND or self.agents[node].settled}
-        return {node for node in self.state_out(scope) if not self.agents[node].settling} | settled
+        return {node for node in self.state_out(scope) if not self.is_settling(node)} | settled
+
+    def is_settling(self, node: str) -> bool:
+        hold = self.cluster.nodes[node].hold
+        return self.agents[node].settling and hold is not None and hold.user == "healthd"
 
     @invariant()
     def settled_nodes_keep_to_the_limit(self) -> None:

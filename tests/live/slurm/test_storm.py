@@ -146,6 +146,8 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
         try:
             made.start(list(lab.nodes))
             sys.stdout.write(f"{NODES} daemons answer after {time.monotonic() - began_s:.1f} s\n")
+            # Each reads it once within its first minute, and not while a fault is open.
+            lab.wait(lambda: any(map(knows_the_fleet, made.nodes.values())), 90.0, "a daemon to have read the fleet")
             yield made
         finally:
             made.stop()
