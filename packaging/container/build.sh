@@ -69,8 +69,8 @@ for architecture in $(printf '%s\n' "$native" $architectures | sort -u); do
 done
 quietly buildah manifest create "healthd:$version"
 for architecture in $architectures; do
-    # buildah 1.28 takes BUILDPLATFORM for the processor that --arch names.
-    for_processor "$architecture" buildah build --arch "$architecture" --timestamp "$SOURCE_DATE_EPOCH" --pull-never \
+    # buildah 1.28 does not know BUILDPLATFORM, and TARGETARCH from --platform alone.
+    for_processor "$architecture" buildah build --platform "linux/$architecture" --timestamp "$SOURCE_DATE_EPOCH" --pull-never \
         --identity-label=false --label "org.opencontainers.image.version=$version" \
         --build-arg "BUILDPLATFORM=linux/$native" --build-arg "BUILD_BASE=localhost/base:$native" \
         --build-arg "BASE=localhost/base:$architecture" \
