@@ -6,12 +6,8 @@
 # files. ARCH names another processor than this machine's: amd64 or arm64. Wheels only, in the versions and with the
 # hashes of requirements/nccl.txt; where they come from is pip's own configuration.
 set -eu
-test $# -eq 1 || { sed -n '3p' "$0" >&2; exit 64; }
-mkdir -p "$1"
-dest=$(cd "$1" && pwd)
-cd "$(dirname "$0")/.."
 # shellcheck source=packaging/staging.sh
-. packaging/staging.sh
+. "$(dirname "$0")/staging.sh"
 
 test -z "${PYTHON:-}" || {
     echo "packaging/stage-nccl.sh: it is for the packages' own CPython alone; unset PYTHON" >&2

@@ -8,12 +8,8 @@
 # Wheels only, in the versions and with the hashes of requirements/runtime.txt (LOCK names another:
 # requirements/kubernetes.txt); where they come from is pip's own configuration.
 set -eu
-test $# -eq 1 || { sed -n '3p' "$0" >&2; exit 64; }
-mkdir -p "$1"
-dest=$(cd "$1" && pwd)
-cd "$(dirname "$0")/.."
 # shellcheck source=packaging/staging.sh
-. packaging/staging.sh
+. "$(dirname "$0")/staging.sh"
 
 own='' native='' foreign=''
 if test -n "${PYTHON:-}"; then

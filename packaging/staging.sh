@@ -1,6 +1,10 @@
-# shellcheck shell=sh disable=SC2154  # dest, python, native, site and platform are the callers'
-# What the scripts share that stage a package, packaging/stage.sh and packaging/stage-nccl.sh: sourced in the root of a
-# checkout, where $dest is the folder that they fill. $work is gone when they end.
+# shellcheck shell=sh disable=SC2154  # python, native, site and platform are the callers'
+# What the scripts share that stage a package, packaging/stage.sh and packaging/stage-nccl.sh, which source it first. From
+# here they run in the root of the checkout. $dest is the folder that they fill, their argument; $work is gone when they end.
+test $# -eq 1 || { sed -n '3p' "$0" >&2; exit 64; }
+mkdir -p "$1"
+dest=$(cd "$1" && pwd)
+cd "$(dirname "$0")/.." || exit 1
 opt=$dest/opt/healthd
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT

@@ -56,9 +56,8 @@ def read_text(path: Path) -> str | Problem:
         wrong = f"larger than {MAX_BYTES} bytes, so it is no configuration of healthd"
         return Problem(source=source, wrong=wrong, advice="name the right file with --config")
     try:
-        return raw.decode(
-            "utf-8-sig"
-        )  # editors on Windows begin a file with a byte order mark, which TOML does not know
+        # Editors on Windows begin a file with a byte order mark, which TOML does not know.
+        return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = error.object.count(b"\n", 0, error.start) + 1
         wrong = f"byte 0x{error.object[error.start]:02x} is not UTF-8"
