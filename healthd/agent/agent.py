@@ -163,13 +163,18 @@ def simulated(config: Config) -> tuple[str, ...]:
     return tuple(notices)
 
 
-def reading_agent(config: Config, notices: tuple[str, ...] = (), names: Collection[str] = ()) -> Agent:
+def reading_agent(
+    config: Config, notices: tuple[str, ...] = (), names: Collection[str] = (), *, asks_all: bool = False
+) -> Agent:
     """An agent that observes: no store, no engine. The kernel log of this boot is read once, before anything else, or
     when a check asks how its reader is.
 
-    ``notices``: what its reports say beside the checks. ``names``: its checks, as of discover.
+    ``notices``: what its reports say beside the checks. ``names``: its checks, as of discover. ``asks_all``: all of
+    them are about to run, and the workers that they ask start before the kernel log is read.
     """
     machine = open_machine(config)
+    if asks_all:
+        machine.begin()
     checks = enabled_checks(config, names)
     monitor = Monitor(checks, None)
     agent = _assembled(config, checks, machine, monitor, source="local", notices=(*notices, *simulated(config)))
@@ -536,7 +541,7 @@ def _assembled(
         machine=machine,
         monitor=monitor,
         source=source,
-        workers=config.daemon.workers,
+        workers=config.daemon.workers if source == "daemon" else max(1, len(checks)),  # no slow source delays a look
         notices=notices,
         hands=hands,
     )

@@ -157,9 +157,14 @@ def line_rows(check: str) -> tuple[LineRow, ...]:
 
     Raises ValueError naming the line that cannot be read, or a code whose rows do not agree on its remedy.
     """
-    rows = keyed_rows("kernel_lines.csv", _line_row, lambda row: (row.check, row.expression))
-    must_agree(rows.values())
-    return tuple(row for row in rows.values() if row.check == check)
+    return tuple(row for row in _all_line_rows() if row.check == check)
+
+
+@cache
+def _all_line_rows() -> tuple[LineRow, ...]:
+    rows = tuple(keyed_rows("kernel_lines.csv", _line_row, lambda row: (row.check, row.expression)).values())
+    must_agree(rows)
+    return rows
 
 
 def must_agree(rows: Iterable[LineRow]) -> None:

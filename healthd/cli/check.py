@@ -26,7 +26,7 @@ def answer(options: Namespace) -> Reply:
         if options.socket:
             raise NoDaemon(f"no daemon answers at {options.socket}; leave --socket out to run the tests here")
     values = loaded(options, names=options.names or None)
-    agent = reading_agent(values.config, values.notices, options.names)
+    agent = reading_agent(values.config, values.notices, options.names, asks_all=not options.names)
     try:
         if active:
             from healthd.agent.wiring import open_orchestrator  # loads remediation

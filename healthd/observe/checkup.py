@@ -71,6 +71,7 @@ class Checkup:
     ) -> None:
         self.checks, self.machine, self.monitor = checks, machine, monitor
         self._settings, self._source, self.notices = settings, source, notices
+        self._workers = workers
         self._pool = ThreadPoolExecutor(max_workers=workers, thread_name_prefix="check")
         self.hands = hands
         self._running: dict[str, _Run] = {}
@@ -317,6 +318,8 @@ class Checkup:
         known, now, began = self.monitor.outcomes(), datetime.now(UTC), time.monotonic()
         stale = [name for name in names if self.checks[name].on == "interval" and not self._fresh(known.get(name), now)]
         earlier = [future for name in stale if (future := self._under_way(name)) is not None]
+        if len(stale) <= self._workers:  # all run at once, and those that may take long begin first
+            stale.sort(key=self.timeout_s, reverse=True)
         new = [future for future in map(self.start, stale) if future not in earlier]
         wait(new, timeout=min(deadline_s, max((self.timeout_s(name) for name in stale), default=0.0)))
         wait(earlier, timeout=max(0.0, min(deadline_s, _EARLIER_RUNS_S) - (time.monotonic() - began)))

@@ -26,8 +26,8 @@ _IDLE_EXIT = 0
 
 
 class IdleWorkers:
-    """Workers that have answered, kept for the next question of whichever probe shares them. Safe to use from many
-    threads. The last one in is the first one out, so that those too many become idle and end."""
+    """Workers that have answered, or began ahead of a question, kept for the next one of whichever probe shares them.
+    Safe to use from many threads. The last one in is the first one out, so that those too many become idle and end."""
 
     def __init__(self) -> None:
         self._changing = threading.Lock()
@@ -119,6 +119,22 @@ class Probe:
                 )
             self._refuse_if_paused()
             return self._ask(op, args, until=began + deadline_s, deadline_s=deadline_s)
+        finally:
+            self._asking.release()
+
+    def begin(self) -> None:
+        """Start the worker ahead of a question that is about to come, so that it waits for less. Where none may start
+        or can, the question raises why. Never blocks."""
+        if not self._asking.acquire(blocking=False):
+            return  # a question is out, and has a worker
+        try:
+            self._refuse_if_paused()
+            child = self._running_child()
+            if self._idle:
+                self._child = None
+                self._idle.give(child)
+        except (SourceBusy, SourceUnreadable):
+            return
         finally:
             self._asking.release()
 

@@ -104,6 +104,10 @@ class FilesystemSource:
             self._forget(time.monotonic())
         return {point: probe.state() for point, probe in tuple(self._probes.items())}
 
+    def begin(self) -> None:
+        """Start the worker of the local file systems ahead of the first request."""
+        self._probe(LOCAL).begin()
+
     def close(self) -> None:
         """End all workers."""
         for probe in tuple(self._probes.values()):

@@ -116,6 +116,12 @@ class Machine(Struct, kw_only=True):
     def _fstype(self, point: str) -> str:
         return next((mount.fstype for mount in reversed(self.mounts()) if mount.point == point), "")
 
+    def begin(self) -> None:
+        """Start the probe workers ahead of checks that will all run at once: a worker takes as long to start as most
+        checks to run."""
+        self.nvml.begin()
+        self.file_systems.begin()
+
     def close(self) -> None:
         """End the probe workers."""
         self.nvml.close()

@@ -82,6 +82,10 @@ class NvmlSource:
         """Accept requests again: the cause of the pause with this reason is over."""
         self._probe.resume(reason)
 
+    def begin(self) -> None:
+        """Start the worker, and with it NVML, ahead of the first request."""
+        self._probe.begin()
+
     def close(self) -> None:
         """End the worker and release the driver. The next request starts a new one: pause first to prevent that."""
         self._probe.close()

@@ -62,7 +62,8 @@ class DaemonSection(Struct, frozen=True, kw_only=True):
     wait longer still: TimeoutStopSec with KillMode=mixed in systemd, terminationGracePeriodSeconds in Kubernetes."""
 
     workers: Annotated[int, Meta(ge=1, le=64, description="a whole number from 1 to 64")] = 4
-    """How many checks may run at once. Checks mostly wait; with four, one slow source does not delay the others."""
+    """How many checks the daemon may run at once. Checks mostly wait; with four, one slow source does not delay the
+    others. A command or a hook that runs the checks itself runs all at once."""
 
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """The lowest level of log lines that are written."""

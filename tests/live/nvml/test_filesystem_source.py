@@ -61,6 +61,17 @@ def test_what_answers_shares_a_worker(
     assert set(source.states()) == {"local", *(str(tmp_path / name) for name in ("fsx", "home", "odd"))}
 
 
+def test_a_worker_that_began_serves_any_file_system(
+    source: FilesystemSource, tmp_path: Path, workers: Callable[[], list[int]]
+) -> None:
+    """Started ahead of the first request, it answers for whichever mount comes first."""
+    source.begin()
+    (began,) = workers()
+    source.space(str(tmp_path), "lustre")
+    source.space("/", "ext4")
+    assert workers() == [began]
+
+
 @contextmanager
 def two_workers(folder: Path, workers: Callable[[], list[int]], *, idle_s: float) -> Iterator[FilesystemSource]:
     """A source with two idle workers: a mount took its time, and another was asked meanwhile."""

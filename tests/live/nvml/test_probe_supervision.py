@@ -440,6 +440,27 @@ def test_a_worn_worker_is_replaced_without_a_back_off(make: Callable[..., Probe]
     assert ask(probe, "pid") != worn
 
 
+def test_a_worker_that_began_answers_the_first_question(make: Callable[..., Probe]) -> None:
+    """Started ahead of the question, once, and the one that answers it."""
+    probe = make()
+    probe.begin()
+    began = probe.worker_pid()
+    probe.begin()
+    assert began is not None
+    assert ask(probe, "pid") == began
+    assert probe.state().restarts == 0
+
+
+def test_a_paused_probe_begins_no_worker(make: Callable[..., Probe], workers: Callable[[], list[int]]) -> None:
+    """A GPU that is being reset is held by no worker, also by none that nothing has been asked."""
+    probe = make()
+    probe.pause(60, "GPUs are being reset")
+    probe.begin()
+    assert workers() == []
+    with pytest.raises(SourceBusy, match="GPUs are being reset"):
+        ask(probe, "pid")
+
+
 def test_an_idle_worker_leaves_and_nobody_notices(make: Callable[..., Probe], has_ended: Callable[..., bool]) -> None:
     """A worker that nobody asked for idle_s ends by itself; the next question starts another, without a back-off."""
     probe = make(idle_s=0.1)
@@ -487,5 +508,6 @@ def test_a_worker_that_cannot_be_started_is_unreadable(
     """No process to be had (no interpreter, no memory, no pids) is an answerless source, with the system's words."""
     probe = make()
     monkeypatch.setattr(sys, "executable", "/nonexistent/python")
+    probe.begin()
     with pytest.raises(SourceUnreadable, match=r"cannot start a worker: .*No such file"):
         ask(probe, "echo")

@@ -1,0 +1,77 @@
+"""A command that runs the checks itself runs all at once; the daemon runs as many as it is configured to."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec import structs
+
+from healthd.agent.agent import Agent, reading_agent
+from healthd.config.load import load
+from healthd.core.check import Check, discover, ok
+from healthd.core.model import Outcome, Result, Status
+from healthd.core.node import Node
+from healthd.observe.checkup import Checkup
+from healthd.sim.machine import SimulatedMachine
+from tests.support.limits import limit_s
+
+LONG = ("host.reach", "stack.versions", "storage.xfs")
+
+
+class InOrder(Checkup):
+    """Notes the order in which the runs begin."""
+
+    def start(self, name: str) -> Future[Outcome]:
+        self.begun = [*getattr(self, "begun", []), name]
+        return super().start(name)
+
+
+@pytest.fixture
+def agent(tmp_path: Path) -> Iterator[Agent]:
+    settings = {name: check.settings for name, check in discover().items()}
+    made = reading_agent(load(SimulatedMachine(tmp_path / "machine").config, checks=settings, environ={}).config)
+    yield made
+    made.close()
+
+
+def with_run(check: Check, run: Any) -> Check:
+    return structs.replace(check, run=run, limits=())
+
+
+def test_no_check_of_a_command_waits_for_another(agent: Agent) -> None:
+    """Each waits until every other one has begun: with fewer at once than there are checks, none would be ok."""
+    names = [name for name, check in agent.checkup.checks.items() if check.on == "interval"]
+    all_begun = threading.Barrier(len(names))
+
+    def run(_node: Node, _settings: Any) -> Result:
+        all_begun.wait(limit_s(20.0))
+        return ok()
+
+    agent.checkup.checks = {name: with_run(check, run) for name, check in agent.checkup.checks.items()}
+    report = agent.checkup.report(names, deadline_s=limit_s(30.0))
+    assert {view.outcome.result.status for view in report.checks} == {Status.OK}
+
+
+@pytest.mark.parametrize("workers", [3, 8])
+def test_the_longest_begins_first_only_where_none_waits_for_it(agent: Agent, workers: int) -> None:
+    """Where all run at once, those with the longest deadlines begin first. Where fewer do, they would keep the others
+    from their turn, and the order is that of the names."""
+    names = sorted((*LONG, "host.cpu", "host.memory"))
+    checkup = InOrder(
+        checks={name: with_run(agent.checkup.checks[name], lambda _node, _settings: ok()) for name in names},
+        settings=agent.config.checks,
+        machine=agent.machine,
+        monitor=agent.monitor,
+        source="local",
+        workers=workers,
+    )
+    checkup.report(names, deadline_s=limit_s(30.0))
+    checkup.close()
+    timeouts = [checkup.timeout_s(name) for name in checkup.begun]
+    assert sorted(checkup.begun) == names
+    assert (timeouts == sorted(timeouts, reverse=True), checkup.begun == names) == (workers == 8, workers == 3)
