@@ -123,7 +123,7 @@ class JobVerdicts:
             name for name, check in checks.items() if any(table.may_blame(code.code) for code in check.codes)
         )
         self._lock = threading.Lock()
-        self._notes: tuple[JobNote, ...] = _kept(store)
+        self._notes: tuple[JobNote, ...] = _kept(store) if self._slurm is not None else ()
         self._blamed = _last_blamed(store)
         self._began: OrderedDict[str, datetime] = OrderedDict()
         self._refused: OrderedDict[str, None] = OrderedDict()

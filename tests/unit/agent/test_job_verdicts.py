@@ -49,14 +49,16 @@ class World(Struct, kw_only=True):
         return [(event.data["verdict"], event.data["blamed"]) for event in found]
 
 
-def daemon(store: Full, slurm: SlurmOrchestrator | None = None, now: datetime = START) -> JobVerdicts:
+def daemon(
+    store: Full, slurm: SlurmOrchestrator | None = None, now: datetime = START, mode: Mode = Mode.QUARANTINE
+) -> JobVerdicts:
     """The judge of a daemon that starts; nothing is to be told where the cluster is not Slurm."""
     return JobVerdicts(
         node="n1",
         monitor=Monitor({}, store),
         store=store,
         checks={},
-        mode=Mode.QUARANTINE,
+        mode=mode,
         section=SlurmSection(),
         slurm=slurm,
         holds=lambda: None,
@@ -187,6 +189,18 @@ def test_a_refused_job_that_slurm_holds_has_its_release_in_the_comment(
         assert bool(ctld.comment) is bool(told)
     assert ("`scontrol release 4711`" in ctld.comment) is bool(comment)
     assert "release" not in world.store.fact(NOTES)
+
+
+def test_a_note_that_is_due_in_observe_mode_waits_for_a_mode_that_writes(world: World) -> None:
+    """An operator turns the mode down between the refusal and its note: the daemon writes nothing and goes on. Turned
+    up again, it writes the note."""
+    ctld = Slurmctld("", jobs="4711|4711|PENDING|alice||1|1|1|N/A|N/A|NONE|0|N/A|launch failed requeued held|\n")
+    slurm, later = SlurmOrchestrator(node="n1", run=ctld), START + timedelta(seconds=30)
+    daemon(world.store, slurm).refuses("4711")
+    assert daemon(world.store, slurm, later, Mode.OBSERVE).tell() == (60.0, ())
+    assert ctld.commands == []
+    assert daemon(world.store, slurm, later).tell() == (60.0, ())
+    assert ctld.comment.startswith("healthd: held")
 
 
 @pytest.mark.parametrize(
