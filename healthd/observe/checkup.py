@@ -77,7 +77,7 @@ class Checkup:
         self._running: dict[str, _Run] = {}
         self._due: deque[str] = deque()
         self._lock, self._counting, self._active_lock = Lock(), Lock(), Lock()
-        self._closed = False
+        self._closed = self._has_thread = False
         self.own_resets = OwnResets()
         self.journal_problem: Callable[[], str] = lambda: "healthd does not read the journal"
 
@@ -116,9 +116,20 @@ class Checkup:
         with self._lock:
             running = self._running.get(name)
             if running is None or running.future.done():
-                run = self.do(lambda: self._pool.submit(self._run, name))  # it may start a thread of the pool
+                run = Future[Outcome]()
+                self.do(lambda: self._submit(name, run))  # it may start a thread of the pool
                 running = self._running[name] = _Run(run, time.monotonic())
             return running.future
+
+    def _submit(self, name: str, run: Future[Outcome]) -> None:
+        """Have a thread of the pool run a check. Where the system gives the pool no further thread, one of those that
+        it has takes the run up: it is in their queue by then. Raises RuntimeError where there is none."""
+        try:
+            self._pool.submit(self._complete, name, run)
+        except RuntimeError:
+            if self._closed or not self._has_thread:
+                raise
+        self._has_thread = True
 
     def asked_every_s(self, name: str) -> float:
         """How often :meth:`is_due` is to be called for a check, in seconds: a part of its interval where that is
@@ -171,10 +182,13 @@ class Checkup:
                 if not name or (running is not None and not running.future.done()):
                     continue
                 self._running[name] = _Run(run, time.monotonic())
-            try:
-                run.set_result(self._run(name))
-            except BaseException as error:  # noqa: BLE001 - whoever waits for this run gets it, as from the pool
-                run.set_exception(error)
+            self._complete(name, run)
+
+    def _complete(self, name: str, run: Future[Outcome]) -> None:
+        try:
+            run.set_result(self._run(name))
+        except BaseException as error:  # noqa: BLE001 - each caller that waits for this run gets it
+            run.set_exception(error)
 
     def start_older_than(self, since: datetime) -> None:
         """Start every interval check that has not run since then, and wait for none."""

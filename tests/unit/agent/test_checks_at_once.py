@@ -20,7 +20,7 @@ from healthd.observe.checkup import Checkup
 from healthd.sim.machine import SimulatedMachine
 from tests.support.limits import limit_s
 
-LONG = ("host.reach", "stack.versions", "storage.xfs")
+NAMES = ["host.cpu", "host.memory", "host.reach", "stack.versions", "storage.xfs"]
 
 
 class InOrder(Checkup):
@@ -57,21 +57,57 @@ def test_no_check_of_a_command_waits_for_another(agent: Agent) -> None:
     assert {view.outcome.result.status for view in report.checks} == {Status.OK}
 
 
-@pytest.mark.parametrize("workers", [3, 8])
-def test_the_longest_begins_first_only_where_none_waits_for_it(agent: Agent, workers: int) -> None:
-    """Where all run at once, those with the longest deadlines begin first. Where fewer do, they would keep the others
-    from their turn, and the order is that of the names."""
-    names = sorted((*LONG, "host.cpu", "host.memory"))
-    checkup = InOrder(
-        checks={name: with_run(agent.checkup.checks[name], lambda _node, _settings: ok()) for name in names},
+def in_order(agent: Agent, workers: int) -> InOrder:
+    """Five checks, three of which may take long, that are ok at once."""
+    return InOrder(
+        checks={name: with_run(agent.checkup.checks[name], lambda _node, _settings: ok()) for name in NAMES},
         settings=agent.config.checks,
         machine=agent.machine,
         monitor=agent.monitor,
         source="local",
         workers=workers,
     )
-    checkup.report(names, deadline_s=limit_s(30.0))
+
+
+@pytest.mark.parametrize("workers", [3, 8])
+def test_the_longest_begins_first_only_where_none_waits_for_it(agent: Agent, workers: int) -> None:
+    """Where all run at once, those with the longest deadlines begin first. Where fewer do, they would keep the others
+    from their turn, and the order is that of the names."""
+    checkup = in_order(agent, workers)
+    checkup.report(NAMES, deadline_s=limit_s(30.0))
     checkup.close()
     timeouts = [checkup.timeout_s(name) for name in checkup.begun]
-    assert sorted(checkup.begun) == names
-    assert (timeouts == sorted(timeouts, reverse=True), checkup.begun == names) == (workers == 8, workers == 3)
+    assert sorted(checkup.begun) == NAMES
+    assert (timeouts == sorted(timeouts, reverse=True), checkup.begun == NAMES) == (workers == 8, workers == 3)
+
+
+def give_threads(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the system give so many threads from now on, as a container with a limit of processes does."""
+    left, start = [None] * count, threading.Thread.start
+
+    def start_while_any_are_left(thread: threading.Thread) -> None:
+        if not left:
+            raise RuntimeError("can't start new thread")
+        left.pop()
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start_while_any_are_left)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_few_threads_run_all_checks(agent: Agent, monkeypatch: pytest.MonkeyPatch, threads: int) -> None:
+    """Those that the system gives take up one run after the other."""
+    checkup = in_order(agent, len(NAMES))
+    give_threads(threads, monkeypatch)
+    report = checkup.report(NAMES, deadline_s=limit_s(30.0))
+    checkup.close()
+    assert [view.outcome.result.status for view in report.checks] == [Status.OK] * len(NAMES)
+
+
+def test_without_a_thread_the_caller_gets_the_error(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is nothing that could run a check later."""
+    checkup = in_order(agent, len(NAMES))
+    give_threads(0, monkeypatch)
+    with pytest.raises(RuntimeError, match="can't start new thread"):
+        checkup.report(NAMES, deadline_s=limit_s(30.0))
+    checkup.close()
