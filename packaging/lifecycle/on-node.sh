@@ -2,12 +2,13 @@
 # Installs healthd on a node while a platform sets it up: SageMaker HyperPod (lifecycle script), AWS ParallelCluster
 # (custom bootstrap action), EC2 user data. The documents for Systems Manager and EC2 Image Builder have it inside.
 #
-# Usage: on-node.sh [--required] [--image] PACKAGE [CONFIG]
+# Usage: on-node.sh [--required] [--image] [--nccl PACKAGE] PACKAGE [CONFIG]
 #   PACKAGE   the .deb or .rpm that fits this node: a path, or an address that begins with s3:// or https://
 #   CONFIG    a config.toml, in the same way; without it `healthd init` writes one, or none where a node has one already
 #   --required  fail, where healthd could not be set up (HEALTHD_REQUIRED=1 does the same)
 #   --image     for a machine image: do not start the daemon, and write no configuration of this machine
-# HEALTHD_SHA256 is the checksum of the package; another package is not installed.
+#   --nccl      healthd-nccl of the same version, for the active tests: both packages are installed together
+# HEALTHD_SHA256 and HEALTHD_NCCL_SHA256 are the checksums of the packages; another package is not installed.
 #
 # Head, controller and login nodes are passed over. Run as root; running it again is an upgrade.
 #
@@ -65,15 +66,23 @@ fetched() {
     esac
 }
 
-install_package() {
+# Sets $found to where the package of address $1 is now, once it has the checksum $2, if there is one.
+find_package() {
+    found=$(fetched "$1") || give_up "$1 cannot be read; look at the path, and at the role's right to s3:GetObject"
+    # A path without a slash would be the name of a package for apt and dnf.
+    case $found in /*) ;; *) found=$PWD/$found ;; esac
+    test -z "$2" || echo "$2  $found" | sha256sum -c - >&2 || give_up "$1 is not the package of this checksum"
+}
+
+install_packages() {
     case $1 in
     *.deb)
         # Another installation may be under way while a node starts: wait for its lock.
-        DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=300 install -y --no-install-recommends "$1" ||
+        DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=300 install -y --no-install-recommends "$@" ||
             { apt-get -o DPkg::Lock::Timeout=300 update &&
-                DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=300 install -y --no-install-recommends "$1"; }
+                DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=300 install -y --no-install-recommends "$@"; }
         ;;
-    *.rpm) dnf install -y "$1" ;;
+    *.rpm) dnf install -y "$@" ;;
     *)
         say "$1: neither a .deb nor an .rpm"
         return 1
@@ -82,25 +91,29 @@ install_package() {
 }
 
 image=
+nccl=
 while :; do
     case ${1:-} in
     --required) HEALTHD_REQUIRED=1 ;;
     --image) image=1 ;;
+    --nccl)
+        nccl=${2:-}
+        shift
+        ;;
     *) break ;;
     esac
-    shift
+    test $# -eq 0 || shift
 done
-test $# -ge 1 || { sed -n '5,10p' "$0" >&2; give_up "no package was named"; }
+test -n "${1:-}" || { sed -n '5,11p' "$0" >&2; give_up "no package was named"; }
 runs_jobs || { say "no jobs run on this node: healthd is not installed here"; exit 0; }
 work=$(mktemp -d) || give_up "no room for a temporary folder"
 trap 'rm -rf "$work"' EXIT
 
-package=$(fetched "$1") || give_up "$1 cannot be read; look at the path, and at the role's right to s3:GetObject"
-# A path without a slash would be the name of a package for apt and dnf.
-case $package in /*) ;; *) package=$PWD/$package ;; esac
-
-if test -n "${HEALTHD_SHA256:-}"; then
-    echo "$HEALTHD_SHA256  $package" | sha256sum -c - >&2 || give_up "$1 is not the package of this checksum"
+find_package "$1" "${HEALTHD_SHA256:-}"
+package=$found
+if test -n "$nccl"; then
+    find_package "$nccl" "${HEALTHD_NCCL_SHA256:-}"
+    nccl=$found
 fi
 
 config=
@@ -108,7 +121,7 @@ if test -n "${2:-}"; then
     config=$(fetched "$2") || give_up "$2 cannot be read; look at the path, and at the role's right to s3:GetObject"
 fi
 
-install_package "$package" || give_up "$1 was not installed"
+install_packages "$package" ${nccl:+"$nccl"} || give_up "$1 was not installed${nccl:+, nor was ${nccl##*/}}"
 if test -n "$config"; then
     # Before it takes the place of one that works.
     healthd config validate --config "$config" >&2 || give_up "$2 is not valid, and $root/etc/healthd is as it was"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -37,6 +38,7 @@ case "${0##*/} $1" in
 esac
 exit 0
 """
+SUMS = {"HEALTHD_SHA256": "healthd", "HEALTHD_NCCL_SHA256": "healthd-nccl"}
 STANDING_IN = ("apt-get", "dnf", "aws", "healthd", "systemctl", "logger")
 
 
@@ -48,6 +50,10 @@ def test_shellcheck_finds_nothing() -> None:
     argv = ["shellcheck", "--external-sources", *map(str, SCRIPTS)]
     done = subprocess.run(argv, check=False, capture_output=True, text=True, timeout=limit_s(60), cwd=ROOT)
     assert done.returncode == 0, done.stdout
+
+
+def sha256(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 class Node:
@@ -208,7 +214,44 @@ def test_without_a_package_it_says_how_it_is_used(node: Node) -> None:
     """No argument: its own usage, and no node that fails."""
     done = node.run()
     assert done.returncode == 0
-    assert "Usage: on-node.sh [--required] [--image] PACKAGE [CONFIG]" in done.stderr
+    assert "Usage: on-node.sh [--required] [--image] [--nccl PACKAGE] PACKAGE [CONFIG]" in done.stderr
+
+
+def test_both_packages_are_installed_by_one_command(node: Node) -> None:
+    """apt-get removes a healthd-nccl of another version when it is given healthd alone."""
+    done = node.run("--required", "--nccl", "s3://b/healthd-nccl.deb", "s3://b/healthd.deb")
+    assert done.returncode == 0, done.stderr
+    (install,) = node.called("apt-get")
+    assert [word.rpartition("/")[2] for word in install.split()[-2:]] == ["healthd.deb", "healthd-nccl.deb"]
+
+
+@pytest.mark.parametrize("words", [("--nccl",), ("--nccl", ""), ("--nccl", "s3://b/healthd-nccl.deb")])
+def test_the_tests_package_alone_is_no_package(node: Node, words: tuple[str, ...]) -> None:
+    """healthd is not named: it says how it is used, and installs nothing."""
+    done = node.run("--required", *words)
+    assert done.returncode == 1
+    assert "no package was named" in done.stderr
+    assert node.called("apt-get") == []
+
+
+def test_an_empty_name_leaves_the_tests_package_out(node: Node) -> None:
+    """As a document hands over a parameter that was not given."""
+    done = node.run("--nccl", "", "s3://b/healthd.deb", "")
+    assert done.returncode == 0, done.stderr
+    (install,) = node.called("apt-get")
+    assert install.endswith("/healthd.deb")
+
+
+@pytest.mark.parametrize("wrong", ["HEALTHD_SHA256", "HEALTHD_NCCL_SHA256"])
+def test_no_package_of_another_checksum_is_installed(node: Node, wrong: str) -> None:
+    """Neither of the two, whichever it is."""
+    good = {name: sha256(f"s3://b/{package}.deb\n") for name, package in SUMS.items()}
+    words = ("--required", "--nccl", "s3://b/healthd-nccl.deb", "s3://b/healthd.deb")
+    assert node.run(*words, **good).returncode == 0
+    node.calls.unlink()
+    done = node.run(*words, **{**good, wrong: "0" * 64})
+    assert (done.returncode, node.called("apt-get")) == (1, [])
+    assert f"s3://b/{SUMS[wrong]}.deb is not the package of this checksum" in done.stderr
 
 
 def test_the_snippet_for_hyperpod_runs_the_installer(node: Node) -> None:

@@ -185,6 +185,8 @@ def test_image_builder_takes_the_component() -> None:
         ("Sha256", "$(reboot)"),
         ("Config", "s3://b/$(reboot)"),
         ("Config", "`reboot`"),
+        ("Nccl", "s3://b/healthd-nccl.deb'; reboot; '"),
+        ("NcclSha256", "$(reboot)"),
     ],
 )
 def test_a_parameter_that_could_run_something_is_refused(name: str, value: str) -> None:
@@ -213,6 +215,20 @@ def test_another_package_is_not_installed(node: Node) -> None:
     assert code == 1
     assert "is not the package of this checksum" in printed
     assert (node.called("apt-get"), node.called("systemctl")) == ([], [])
+
+
+@pytest.mark.parametrize("path", [INSTALL, IMAGE], ids=lambda each: each.stem)
+def test_the_package_of_the_active_tests_comes_with_its_checksum(node: Node, path: Path) -> None:
+    """Both packages in one installation; without the second checksum, or with another, none."""
+    given = {"Package": PACKAGE, "Sha256": SHA256, "Nccl": PACKAGE.replace("healthd_", "healthd-nccl_")}
+    assert run(node, path, **given, NcclSha256=SHA256)[0][1] == 0
+    (install,) = node.called("apt-get")
+    assert [word.rpartition("/")[2].partition("_")[0] for word in install.split()[-2:]] == ["healthd", "healthd-nccl"]
+    node.calls.unlink()
+    for checksum, says in (("", "NcclSha256 is empty"), ("0" * 64, "is not the package of this checksum")):
+        ((_, code, printed),) = run(node, path, **given, NcclSha256=checksum)
+        assert (code, node.called("apt-get")) == (1, [])
+        assert says in printed
 
 
 def test_a_head_node_is_passed_over(node: Node) -> None:
