@@ -32,6 +32,7 @@ class IdleWorkers:
     def __init__(self) -> None:
         self._changing = threading.Lock()
         self._children: list[Child] = []
+        self._killed: list[Child] = []
 
     def take(self) -> Child | None:
         """One that lives, or None."""
@@ -49,13 +50,16 @@ class IdleWorkers:
         with self._changing:
             ended = [child for child in self._children if child.gone()]
             self._children = [child for child in self._children if child not in ended]
+            self._killed = [child for child in self._killed if not child.gone()]
         for child in ended:
             child.destroy()
 
     def close(self) -> None:
-        """End all."""
+        """End all. A later :meth:`reap` frees those that were killed and have not died yet."""
         while child := self.take():
-            child.destroy()
+            if not child.destroy():
+                with self._changing:
+                    self._killed.append(child)
 
 
 class Probe:

@@ -13,6 +13,7 @@ import pytest
 
 from healthd.core.errors import SourceBusy, SourceMissing, SourceTimeout, SourceUnreadable
 from healthd.sources.filesystem import FilesystemSource
+from tests.live.nvml.conftest import live_workers
 from tests.support.limits import limit_s
 
 PATIENT_S = 60.0
@@ -72,6 +73,12 @@ def test_a_worker_that_began_serves_any_file_system(
     assert workers() == [began]
 
 
+def end(source: FilesystemSource) -> None:
+    """Close it, and wait for the ends of its workers: on a busy machine a killed process takes its time to die."""
+    source.close()
+    until(lambda: source.states() is not None and not live_workers() and not zombies())
+
+
 @contextmanager
 def two_workers(folder: Path, workers: Callable[[], list[int]], *, idle_s: float) -> Iterator[FilesystemSource]:
     """A source with two idle workers: a mount took its time, and another was asked meanwhile."""
@@ -86,7 +93,7 @@ def two_workers(folder: Path, workers: Callable[[], list[int]], *, idle_s: float
         (folder / "fsx").write_text("it answers now")
         assert waiting.result(limit_s(PATIENT_S)).total_bytes > 0
     yield source
-    source.close()
+    end(source)
 
 
 @pytest.fixture
@@ -143,7 +150,7 @@ def seconds_to_start_a_worker(folder: Path) -> float:
     source, began_s = FilesystemSource(deadline_s=PATIENT_S), time.monotonic()
     source.space(str(folder), "nfs4")
     took_s = time.monotonic() - began_s
-    source.close()
+    end(source)
     return took_s
 
 

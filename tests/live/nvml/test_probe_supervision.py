@@ -16,7 +16,7 @@ import pytest
 
 from healthd.core.errors import SourceBusy, SourceMissing, SourceTimeout, SourceUnreadable
 from healthd.probe.child import kill_group
-from healthd.probe.supervise import Probe
+from healthd.probe.supervise import IdleWorkers, Probe
 from tests.support.limits import limit_s
 
 
@@ -468,6 +468,17 @@ def test_an_idle_worker_leaves_and_nobody_notices(make: Callable[..., Probe], ha
     assert has_ended(pid, within_s=2.0)
     assert ask(probe, "pid") != pid
     assert probe.state().stalled_s == 0.0
+
+
+def test_an_idle_worker_that_dies_late_leaves_no_zombie(odd_family: str, has_ended: Callable[..., bool]) -> None:
+    """At the close it is not dead within its time, as on a busy machine; the next call that frees frees it."""
+    idle = IdleWorkers()
+    pid = Probe("odd", module=odd_family, idle=idle, kill=lambda _: None).request("pid", {}, deadline_s=limit_s(5.0))
+    idle.close()
+    assert has_ended(pid, within_s=5.0)  # its pipe is closed
+    idle.reap()
+    with pytest.raises(ChildProcessError):
+        os.waitpid(pid, os.WNOHANG)
 
 
 def test_a_worker_that_leaves_at_every_question_is_a_failure(make: Callable[..., Probe]) -> None:
