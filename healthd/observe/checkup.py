@@ -117,15 +117,15 @@ class Checkup:
             running = self._running.get(name)
             if running is None or running.future.done():
                 run = Future[Outcome]()
-                self.do(lambda: self._submit(name, run))  # it may start a thread of the pool
+                self.do(lambda: self._submit(lambda: self._complete(name, run)))  # it may start a thread of the pool
                 running = self._running[name] = _Run(run, time.monotonic())
             return running.future
 
-    def _submit(self, name: str, run: Future[Outcome]) -> None:
-        """Have a thread of the pool run a check. Where the system gives the pool no further thread, one of those that
-        it has takes the run up: it is in their queue by then. Raises RuntimeError where there is none."""
+    def _submit(self, work: Callable[[], None]) -> None:
+        """Have a thread of the pool do it. Where the system gives the pool no further thread, one of those that it has
+        takes the work up: it is in their queue by then. Raises RuntimeError where there is none."""
         try:
-            self._pool.submit(self._complete, name, run)
+            self._pool.submit(work)
         except RuntimeError:
             if self._closed or not self._has_thread:
                 raise
@@ -171,7 +171,7 @@ class Checkup:
         One thread is woken once for all of them, and none has its deadline run out while it waits for NVML.
         """
         if self._due:
-            self._pool.submit(self._run_those_due)
+            self._submit(self._run_those_due)
         return bool(self._due)
 
     def _run_those_due(self) -> None:

@@ -8,7 +8,7 @@
 #   --required  fail, where healthd could not be set up (HEALTHD_REQUIRED=1 does the same)
 #   --image     for a machine image: do not start the daemon, and write no configuration of this machine
 #   --nccl      healthd-nccl of the same version, for the active tests: both packages are installed together
-# HEALTHD_SHA256 and HEALTHD_NCCL_SHA256 are the checksums of the packages; another package is not installed.
+# HEALTHD_SHA256 and HEALTHD_NCCL_SHA256 are the checksums of the packages, both or none; another package is not installed.
 #
 # Head, controller and login nodes are passed over. Run as root; running it again is an upgrade.
 #
@@ -112,6 +112,8 @@ trap 'rm -rf "$work"' EXIT
 find_package "$1" "${HEALTHD_SHA256:-}"
 package=$found
 if test -n "$nccl"; then
+    test -z "${HEALTHD_SHA256:-}" || test -n "${HEALTHD_NCCL_SHA256:-}" ||
+        give_up "HEALTHD_NCCL_SHA256 or NcclSha256 is empty; give the SHA-256 of $nccl, as in SHA256SUMS"
     find_package "$nccl" "${HEALTHD_NCCL_SHA256:-}"
     nccl=$found
 fi
