@@ -71,6 +71,7 @@ def whole_machine() -> Iterator[SimulatedMachine]:
             os.environ["PATH"] = f"{tools(Path(folder) / 'bin')}:{path}"
             lustre_at(machine.root, Path(folder) / "fsx")
             text = _IS_OFF.sub("", machine.config.read_text()).replace('"repair"', '"observe"')
+            text = text.replace("settle_s = 3\n", "")  # the default: how often the engine turns follows from it
             endpoint = f'imds_endpoint = "http://127.0.0.1:{server.server_address[1]}"\n'
             machine.config.write_text(text.replace("[sources]\n", f"[sources]\n{endpoint}"))
             with machine.living():

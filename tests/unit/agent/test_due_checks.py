@@ -92,14 +92,26 @@ def test_one_that_hangs_delays_the_others_until_the_next_call(checkup: Checkup, 
     assert runs.reach(NAMES[0])
     checkup.run_due()
     assert runs.reach(*NAMES)
-    checkup.is_due(NAMES[0])
-    while checkup.run_due():
-        time.sleep(0.01)
+    for name in (NAMES[0], RARE):
+        checkup.is_due(name)
+    checkup.run_due()
+    assert runs.reach(*NAMES, RARE)
     joined = checkup.start(NAMES[0])
     assert not joined.done()
     runs.go_on.set()
     assert joined.result(timeout=limit_s(10)).check == NAMES[0]
-    assert runs.reach(*NAMES)
+    assert runs.reach(*NAMES, RARE)
+
+
+def test_one_that_is_due_alone_waits_for_no_other(checkup: Checkup, runs: Runs) -> None:
+    """The daemon need not wake to see whether it began: a thread has it, also while another check hangs."""
+    runs.go_on.clear()
+    checkup.is_due(NAMES[0])
+    assert not checkup.run_due()
+    assert runs.reach(NAMES[0])
+    checkup.is_due(NAMES[1])
+    assert not checkup.run_due()
+    assert runs.reach(NAMES[0], NAMES[1])
 
 
 def after(checkup: Checkup, age: timedelta) -> bool:
