@@ -33,6 +33,7 @@ from healthd.sim.nvml import write_state
 from healthd.sources.kmsg import read_all
 from healthd.sources.mounts import parse_mountinfo
 from healthd.sources.nvml import NvmlSource
+from healthd.sources.refusals import KEPT_S
 from healthd.sources.trees import FileTree
 from healthd.testing import FakeNode, FakeNvml
 from tests.faults.overlay import Built, Overlay
@@ -71,18 +72,21 @@ class Workshop:
         self.folder, self.state = folder, state
         self._library = str(library or state)
         self._sources: list[NvmlSource] = []
+        self._now_s = 0.0
         self._written: Mapping[str, str] = {}
         self._well: dict[str, Rig] = {}
         self.looked: dict[tuple[str, datetime, str], Outcome] = {}
         """What checks said of a node that is as it was built, by its type, the time and the check, which is a function
         of the node."""
-        self.nvml = self.source()
+        self.nvml = self.source(clock=lambda: self._now_s)
 
     def node(self, instance_type: str = "p5.48xlarge") -> Rig:
-        """A node of this type that is well, and was looked at once."""
+        """A node of this type that is well, and was looked at once. The worker of NVML is the one that the node before
+        had: so much later that what it refused there no longer counts."""
         if instance_type not in self._well:
             self._well[instance_type] = Rig(self, instance_type, root=Path(mkdtemp(dir=self.folder)))
             self._well[instance_type].look()
+        self._now_s += 2 * KEPT_S
         return self._well[instance_type].copy()
 
     def source(self, **settings: Any) -> NvmlSource:
