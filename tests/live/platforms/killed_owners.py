@@ -70,20 +70,6 @@ class Site(Struct, frozen=True, kw_only=True):
         names = [line.split()[0].partition("=")[2] for line in lines if f" Nodes={node} " in line]
         return tuple(name for name in names if name.startswith("healthd-"))
 
-    def boots(self, node: str) -> None:
-        """The node goes through a boot, as slurmctld sees it.
-
-        slurmd -b tells of a new boot each time that it registers, and slurmctld asks it to after every resume: so once
-        the boot is known, slurmd goes on without it.
-        """
-        before = self._booted(node)
-        self.lab.reboot(node)
-        self.wait(lambda: self._booted(node) not in ("", before), 60, f"{node} to have booted")
-        just_now = self._booted(node)
-        self.lab.slurmd_stop(node)
-        self.lab.slurmd_start(node)
-        self.wait(lambda: self._booted(node) not in ("", just_now), 60, f"{node} to have registered again")
-
     def resumes(self, node: str) -> None:
         """The platform puts the node back."""
         self.lab.update(node, "state=resume")
@@ -96,10 +82,6 @@ class Site(Struct, frozen=True, kw_only=True):
         self.lab.scontrol("cancel_reboot", node)
         self.lab.update(node, "state=idle", "comment=")
         self.wait(lambda: self.record(node).state == "IDLE", 60, f"{node} to be clean")
-
-    def _booted(self, node: str) -> str:
-        found = re.search(r" BootTime=(\S+)", self.line(node))
-        return found[1] if found else ""
 
 
 class Owner:
@@ -145,11 +127,11 @@ class Owner:
 
     def acts(self) -> None:
         """What becomes of the node in Slurm. The machine itself has changed by now; its slurmd has not."""
-        self.site.boots(self.node)
+        self.site.lab.reboot(self.node)
 
     def _boots_and_is_resumed(self) -> None:
         if self._in_full:
-            self.site.boots(self.node)
+            self.site.lab.reboot(self.node)
         self.site.resumes(self.node)
 
     def scontrol_calls(self) -> list[str]:
@@ -199,7 +181,7 @@ class HyperPodByApi(HyperPod):
     asks = "BatchRebootClusterNodes"
 
     def acts(self) -> None:
-        self.site.boots(self.node)
+        self.site.lab.reboot(self.node)
 
 
 class HyperPodReplacesByApi(HyperPodByApi):
@@ -223,7 +205,7 @@ class ParallelCluster(_InEc2):
 
     def acts(self) -> None:
         self.site.wait(lambda: "REBOOT_ISSUED" in self.site.record(self.node).state, 30, "the reboot to be issued")
-        self.site.boots(self.node)
+        self.site.lab.reboot(self.node)
         self.site.wait(lambda: self.site.record(self.node).state == "IDLE", 60, f"{self.node} to be idle")
 
 

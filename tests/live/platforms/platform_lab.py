@@ -280,9 +280,7 @@ class NodeMachine:
         """A boot: slurmd with a new boot time, and the daemon, as its service manager starts it, until it has read the
         cluster: what a platform does next to the node takes longer than that."""
         self._off_for_a_second()
-        before = self._registered()
-        self.lab.slurm.slurmd_start(self.name, booted=True)
-        self.lab.slurm.wait(lambda: self._registered() not in ("", before), 60.0, f"slurmd of {self.name} is back")
+        self.lab.slurm.slurmd_boots(self.name)
         self.daemon.start()
         self.lab.slurm.wait(self._has_decided, 60.0, f"the daemon of {self.name} reads the cluster")
 
@@ -447,9 +445,6 @@ class NodeMachine:
         }
         log = self.daemon.log.read_text(errors="replace")[-1500:] if self.daemon.log.exists() else ""
         return "\n".join(f"{name}: {text}" for name, text in parts.items()) + f"\n{self.log_text()}\n--- log\n{log}"
-
-    def _registered(self) -> str:
-        return self.lab.slurm.shows(self.name, "BootTime")
 
 
 __all__ = ["Account", "LabError", "NodeMachine", "Platform", "PlatformLab"]

@@ -99,18 +99,6 @@ class Player(ABC):
                 return
         self.did.append("resume")
 
-    def _put_back_again(self, flags: frozenset[str], reason: str) -> bool:
-        """Whether a boot of the platform's had to be resumed a second time: slurmd -b may tell of it once more, as one
-        of a second later, when the resume has it register again. A real boot keeps its time."""
-        is_told_again = (
-            bool({"reboot", "resume"}.intersection(self.did))
-            and "DOWN" in flags
-            and reason.startswith("Node unexpectedly rebooted")
-        )
-        if is_told_again:
-            self._resume()
-        return is_told_again
-
     def _pause(self) -> None:
         self._ending.wait(self.delay_s)
 
@@ -138,8 +126,6 @@ class HyperPodByReason(Player):
 
     def look(self) -> None:
         flags, reason = self.node.state()
-        if self._put_back_again(flags, reason):
-            return
         action = reason if "FAIL" in flags and reason in ("Action:Reboot", "Action:Replace") else ""
         if not action:
             self._seen = ""
@@ -216,15 +202,13 @@ class SlurmManaged(Player):
         return self.node.lab.account.launch(self.tags)
 
     def look(self) -> None:
-        flags, reason = self.node.state()
+        flags = self.node.flags()
         if "REBOOT_ISSUED" in flags:
             if not self._rebooting:
                 self._rebooting = True
                 self._reboot()
             return
         self._rebooting = False
-        if self._put_back_again(flags, reason):
-            return
         if self._returns and "DRAIN" not in flags:  # a node in replacement has its time, and slurmctld may find it late
             self._returns = "DOWN" in flags
             if self._returns:

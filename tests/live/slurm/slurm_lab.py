@@ -256,15 +256,25 @@ class SlurmLab:
         """End the slurmd of one node; its jobs' slurmstepd live on."""
         self._end(f"slurmd.{node}", signal.SIGTERM)
 
-    def slurmd_start(self, node: str, *, booted: bool = False) -> None:
-        """Start the slurmd of one node again, as after a restart of the service, or after a boot of the machine."""
-        self._launch(f"slurmd.{node}", *(("-b",) if booted else ()))
+    def slurmd_start(self, node: str) -> None:
+        """Start the slurmd of one node again, as after a restart of the service."""
+        self._launch(f"slurmd.{node}")
+
+    def slurmd_boots(self, node: str) -> None:
+        """Start the slurmd of one node as after a boot of the machine, and return when slurmctld knows of it.
+
+        slurmd -b tells of a new boot each time that it registers, and slurmctld asks it to after every resume. A real
+        boot keeps its time: so once the boot is known, slurmd goes on without -b.
+        """
+        self._registers(node, "-b")
+        self.slurmd_stop(node)
+        self._registers(node)
 
     def reboot(self, node: str) -> None:
         """What slurmctld sees of a reboot: the slurmd ends, and comes back with a new boot time."""
         self.slurmd_stop(node)
         time.sleep(2.2)  # slurmctld compares whole seconds: a boot in the second of the last answer goes unnoticed
-        self.slurmd_start(node, booted=True)
+        self.slurmd_boots(node)
 
     # -----------------------------------------------------------------------------------------------------------------
     # waiting, logs
@@ -297,6 +307,12 @@ class SlurmLab:
 
     # -----------------------------------------------------------------------------------------------------------------
     # private
+
+    def _registers(self, node: str, *options: str) -> None:
+        """Start a slurmd, and wait until slurmctld has its times: those of the boot and of its start, in one line."""
+        before = self.shows(node, "BootTime")
+        self._launch(f"slurmd.{node}", *options)
+        self.wait(lambda: self.shows(node, "BootTime") not in ("", before), 60.0, f"slurmd of {node} to register")
 
     def _prepare(self) -> None:
         for name in ("log", "run", "state", "spool", "munge"):

@@ -216,7 +216,7 @@ def test_a_node_that_does_not_come_back_from_its_reboot_is_replaced(lab: Control
     lab.until(lambda: lab.replaced() == 1, 90, "the controller replaces what did not come back")
     assert {"DOWN", "NOT_RESPONDING"} <= set(lab.slurm.state(A).split("+"))
     lab.until(lambda: lab.new_machines, 40, "another instance")
-    lab.slurm.slurmd_start(A, booted=True)
+    lab.slurm.slurmd_boots(A)
     successor = lab.node(A, lab.instance(A))
     is_back(lab, A)
     assert "this machine follows" in successor.log_text()

@@ -192,5 +192,5 @@ def _reboots_when_asked(lab: SlurmLab, node: RunningNode, machine: SimulatedMach
     lab.slurmd_stop(NODE)
     time.sleep(2.2)
     machine.reboot()
-    lab.slurmd_start(NODE, booted=True)
+    lab.slurmd_boots(NODE)
     node.start()
