@@ -22,6 +22,7 @@ from typing import Any
 import msgspec
 
 from bench.bench_fleet import OneFault, OneFile
+from healthd.config.schema.config import RemediationSection
 from healthd.core.model import Mode, Outcome, Result, Status
 from healthd.remediation.decide.policy import Rules
 from healthd.remediation.decide.remediation import Remediation
@@ -177,10 +178,10 @@ class WholeDaemon(Running):
     as_program = True
 
     def __init__(self, plane: ControlPlane, node: str, folder: Path) -> None:
-        self.machine, self._life = SimulatedMachine(folder), ExitStack()
+        settle_s = RemediationSection().settle_s  # how often a node that is out is read follows from it
+        self.machine, self._life = SimulatedMachine(folder, settle_s=settle_s), ExitStack()
         kubeconfig = write_kubeconfig(plane, node, folder / "account")
         text = self.machine.config.read_text().replace(NODE, node).replace('mode = "repair"', 'mode = "quarantine"')
-        text = text.replace("settle_s = 3\n", "")  # the default: how often a node that is out is read follows from it
         sections = _SECTIONS.format(kubeconfig=kubeconfig, folder=folder)
         self.machine.config.write_text(text.replace('[orchestrator]\nkind = "local"\n', sections))
         self.log = folder / "log"

@@ -16,6 +16,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from healthd.config.schema.config import RemediationSection
 from healthd.sim.machine import SimulatedMachine
 from healthd.sim.tree import mount
 from tests.support.sim_devices import unmount
@@ -67,11 +68,11 @@ def whole_machine() -> Iterator[SimulatedMachine]:
     path = os.environ["PATH"]
     try:
         with tempfile.TemporaryDirectory(prefix="healthd-bench-") as folder:
-            machine = SimulatedMachine(Path(folder) / "node")
+            settle_s = RemediationSection().settle_s  # how often the engine turns follows from it
+            machine = SimulatedMachine(Path(folder) / "node", settle_s=settle_s)
             os.environ["PATH"] = f"{tools(Path(folder) / 'bin')}:{path}"
             lustre_at(machine.root, Path(folder) / "fsx")
             text = _IS_OFF.sub("", machine.config.read_text()).replace('"repair"', '"observe"')
-            text = text.replace("settle_s = 3\n", "")  # the default: how often the engine turns follows from it
             endpoint = f'imds_endpoint = "http://127.0.0.1:{server.server_address[1]}"\n'
             machine.config.write_text(text.replace("[sources]\n", f"[sources]\n{endpoint}"))
             with machine.living():

@@ -35,10 +35,11 @@ _OFF_THE_BUS = "NVRM: Xid (PCI:{pci}): 79, pid='<unknown>', name=<unknown>, GPU 
 
 
 class SimulatedMachine:
-    """One simulated machine in ``folder``. ``reboot_fails``: its reboot command ends with an error."""
+    """One simulated machine in ``folder``. ``reboot_fails``: its reboot command ends with an error. ``settle_s``: how
+    many seconds it must stay healthy before its release; a demo waits that long, so the default is short."""
 
-    def __init__(self, folder: Path, *, reboot_fails: bool = False) -> None:
-        self.folder, self._reboot_fails = folder, reboot_fails
+    def __init__(self, folder: Path, *, reboot_fails: bool = False, settle_s: float = 3.0) -> None:
+        self.folder, self._reboot_fails, self._settle_s = folder, reboot_fails, settle_s
         self.root, self.kmsg, self.nvml = folder / "root", folder / "kmsg", folder / "nvml.sim"
         self.config, self.socket, self.state_dir = folder / "config.toml", folder / "healthd.sock", folder / "state"
         self._profile, self._sequence, self._up_s = PROFILES[INSTANCE_TYPE], 0, 0.0
@@ -133,7 +134,7 @@ kind = "local"
 reboot_command = {reboot!r}
 [remediation]
 mode = "repair"
-settle_s = 3
+settle_s = {self._settle_s:g}
 [policy]
 canary_repairs = 0
 [daemon]
