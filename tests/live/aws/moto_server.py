@@ -10,7 +10,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
+ROOT = Path(__file__).parents[3]
 STARTS_WITHIN_S = 600.0
 
 
@@ -20,8 +22,9 @@ def moto_serving() -> Iterator[tuple[str, int]]:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = int(probe.getsockname()[1])
-    argv = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
-    with subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=dummy_env()) as server:
+    argv = [sys.executable, "-m", "tests.live.aws.moto_in_turn", "-H", "127.0.0.1", "-p", str(port)]
+    silent = subprocess.DEVNULL
+    with subprocess.Popen(argv, stdout=silent, stderr=silent, env=dummy_env(), cwd=ROOT) as server:
         try:
             _await_port(server, port)
             yield "127.0.0.1", port
