@@ -251,7 +251,11 @@ class Fleet(RuleBasedStateMachine):
 
     @rule(node=nodes)
     def kill_agent(self, node: str) -> None:
-        self.agents[node].keeper, self.agents[node].settling = None, False
+        """A drain that has not settled stays, and counts as out from here: its memory knew that it may be undone."""
+        agent = self.agents[node]
+        if self.is_settling(node):
+            self.excuse(len(self.foreign_s) - agent.knows, goes=node)
+        agent.keeper, agent.settling = None, False
 
     @rule(node=nodes)
     def start(self, node: str) -> None:
@@ -592,3 +596,16 @@ def test_a_slot_that_was_lost_while_it_settled_drains_nothing_in_a_hurry() -> No
     fleet.fatal_fault("n0")
     fleet.reconcile("n0", {})
     assert fleet.state_out("cluster") == {"n1"}
+
+
+def test_a_drain_in_a_hurry_stays_where_its_agent_is_killed_before_it_settles() -> None:
+    """The agent comes back with an empty store and takes it for settled: an administrator's drain that it did not know
+    of is not its doing."""
+    fleet = Fleet()
+    fleet.begin(limit=1, seed=0, gpu=None, stale_s=0.0)
+    fleet.fatal_fault("n2")
+    fleet.reconcile("n2", {})
+    fleet.admin_drains("n0")
+    fleet.kill_agent("n2")
+    fleet.settled_nodes_keep_to_the_limit()
+    assert fleet.state_out("cluster") == {"n0", "n2"}
