@@ -17,8 +17,9 @@ def typed(line: str, folder: Path, environ: Mapping[str, str]) -> subprocess.Com
     """The result of one line in this folder, which gets the program. A daemon that it leaves in the background goes on,
     and is not waited for: standard error goes into ``typed.err`` there."""
     program = folder / "healthd"
-    program.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m healthd "$@"\n')
-    program.chmod(0o755)
+    if not program.exists():  # a shell that a line before left in the background may be about to read it
+        program.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m healthd "$@"\n')
+        program.chmod(0o755)
     path = os.pathsep.join([str(folder), environ.get("PATH", os.environ["PATH"])])
     own = {**environ, "PATH": path, "PYTHONPATH": str(ROOT)}
     with (folder / "typed.err").open("w+") as errors:
