@@ -10,9 +10,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
-ROOT = Path(__file__).parents[3]
+from tests.support.running import ROOT
+
 STARTS_WITHIN_S = 600.0
 
 

@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -189,8 +188,6 @@ def _reboots_when_asked(lab: SlurmLab, node: RunningNode, machine: SimulatedMach
     """The machine goes down as it was asked to, and slurmctld sees a node that is gone and boots."""
     node.wait(lambda: "waiting for a new boot id" in node.log_text(), 30.0, "the reboot is asked for")
     node.kill()
-    lab.slurmd_stop(NODE)
-    time.sleep(2.2)
+    lab.reboot(NODE)
     machine.reboot()
-    lab.slurmd_boots(NODE)
     node.start()
