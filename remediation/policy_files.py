@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from functools import cache
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from healthd.config.values import close_match, converted, did_you_mean, shortene
 from healthd.core.check import discover
 from healthd.core.errors import ConfigError
 from healthd.core.model import Remedy
+from healthd.core.shipped_text import shipped_text
 from healthd.remediation.decide.on_job import parse
 from healthd.remediation.decide.rules import Policy, Rule, layered
 
@@ -103,8 +103,8 @@ def known_codes() -> tuple[str, ...]:
 
 @cache
 def _shipped(name: str) -> tuple[Rule, ...]:
-    file = resources.files("healthd.remediation") / "policies" / f"{name}.toml"
-    return rules_in(file.read_text(encoding="utf-8"), f"{name}.toml", site=False)
+    text = shipped_text("healthd.remediation", f"policies/{name}.toml")
+    return rules_in(text, f"{name}.toml", site=False)
 
 
 def _problems(tree: Mapping[str, Any], text: str, source: str) -> Iterator[Problem]:

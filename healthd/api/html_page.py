@@ -12,9 +12,10 @@ import functools
 import hashlib
 import re
 from collections.abc import Mapping
-from importlib.resources import files
 
 from msgspec import Struct
+
+from healthd.core.shipped_text import shipped_text
 
 HEADERS: Mapping[str, str] = {
     "Cache-Control": "no-store",
@@ -37,7 +38,7 @@ class HtmlPage(Struct, frozen=True, kw_only=True):
 @functools.cache
 def html_page(package: str, name: str) -> HtmlPage:
     """The page in this file of a package, read once: it does not change while the process runs."""
-    html = _INCLUDE.sub(lambda found: _text("healthd.api", found[1]).rstrip(), _text(package, name))
+    html = _INCLUDE.sub(lambda found: shipped_text("healthd.api", found[1]).rstrip(), shipped_text(package, name))
     policy = "; ".join(
         (
             "default-src 'none'",
@@ -51,10 +52,6 @@ def html_page(package: str, name: str) -> HtmlPage:
         )
     )
     return HtmlPage(html=html, headers={**HEADERS, "Content-Security-Policy": policy})
-
-
-def _text(package: str, name: str) -> str:
-    return files(package).joinpath(name).read_text(encoding="utf-8")
 
 
 def _hash(html: str, tag: str) -> str:

@@ -9,13 +9,14 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
-from importlib import import_module
 from types import MappingProxyType
 from typing import TypeVar
 
 from msgspec import Struct
 
-_CHECKS, _DATA = "healthd.checks", "data"
+from healthd.core.shipped_text import shipped_text
+
+_CHECKS = "healthd.checks"
 K = TypeVar("K")
 R = TypeVar("R")
 
@@ -46,7 +47,7 @@ class InstanceProfile(Struct, frozen=True, kw_only=True):
 @cache
 def instance_types() -> Mapping[str, InstanceProfile]:
     """``instance_types.toml`` by type name. Raises ValueError naming the type that cannot be read."""
-    rows = tomllib.loads(_text("instance_types.toml"))["instance_types"]
+    rows = tomllib.loads(shipped_text(_CHECKS, "data/instance_types.toml"))["instance_types"]
     return MappingProxyType({name: profile_of(name, row) for name, row in rows.items()})
 
 
@@ -95,15 +96,9 @@ def profile_of(name: str, row: Mapping[str, object]) -> InstanceProfile:
         raise ValueError(f"instance_types.toml, {name}: {error!r}; the columns are those of InstanceProfile") from error
 
 
-def _text(name: str, package: str = _CHECKS) -> str:
-    # not by importlib.resources, which loads tempfile, random and zipfile
-    with open(f"{import_module(package).__path__[0]}/{_DATA}/{name}", encoding="utf-8") as file:
-        return file.read()
-
-
 def _lines(name: str, package: str) -> Iterator[tuple[int, Mapping[str, str]]]:
     import csv  # most checks of the host read no such table
 
-    reader = csv.DictReader(_text(name, package).splitlines(), strict=True)
+    reader = csv.DictReader(shipped_text(package, f"data/{name}").splitlines(), strict=True)
     for cells in reader:
         yield reader.line_num, cells

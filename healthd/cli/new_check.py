@@ -6,13 +6,13 @@ import json
 import re
 from argparse import Namespace
 from collections.abc import Mapping
-from importlib.resources import files
 from pathlib import Path
 from string import Template
 
 from healthd.api.wire import Reply
 from healthd.core.check import discover
 from healthd.core.errors import HealthdError, UsageError
+from healthd.core.shipped_text import shipped_text
 
 SCHEMA = "healthd.new_check/v1"
 KINDS = ("proc", "kernel", "nvml")
@@ -78,5 +78,4 @@ def new_files(name: str, kind: str) -> dict[str, str]:
 
 
 def _filled(template: str, words: Mapping[str, str]) -> str:
-    text = files("healthd.cli").joinpath("check_templates", template).read_text(encoding="utf-8")
-    return Template(text).substitute(words)
+    return Template(shipped_text("healthd.cli", f"check_templates/{template}")).substitute(words)
