@@ -19,7 +19,8 @@ _ATTRIBUTE_BYTES = 4096
 """The smallest page of Linux. sysfs gives an attribute, which fits into a page, whole in one read (Linux,
 Documentation/filesystems/sysfs.rst, "Reading/Writing Attribute Data")."""
 
-_NOT_THERE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ENXIO, errno.ENODEV})
+_NOT_THERE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ENXIO, errno.ENODEV, errno.ESRCH})
+"""ESRCH: a process that ended between the open of a file in /proc and its read."""
 
 
 class FileTree:

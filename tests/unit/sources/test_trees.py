@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -80,6 +81,18 @@ def test_what_is_no_link_has_no_target(tree: FileTree) -> None:
     """Asking a plain file where it leads is an unreadable answer."""
     with pytest.raises(SourceUnreadable, match="EINVAL"):
         tree.target("vendor")
+
+
+@pytest.mark.process
+def test_a_process_that_has_ended_is_missing() -> None:
+    """Between the open of a file in /proc and its read, too, which the kernel then answers with ESRCH."""
+    ended = subprocess.Popen(["true"])
+    try:
+        os.waitid(os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)
+        with pytest.raises(SourceMissing, match=r"auxv.*\(ESRCH\)"):
+            FileTree("/proc").read(f"{ended.pid}/auxv")
+    finally:
+        ended.wait()
 
 
 def test_an_error_names_path_and_errno(tree: FileTree, tmp_path: Path) -> None:
