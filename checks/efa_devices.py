@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from healthd.checklib.host_text import uptime_s
 from healthd.checklib.pci import efa_functions, has_pci, pci_attribute, pci_children, pci_gpus, require_pci
 from healthd.checklib.tables import instance_profile
-from healthd.core.check import SOON, FindingCode, Learned, check, judged, not_applicable, unknown
+from healthd.core.check import SOON, FindingCode, Learned, check, judged, none_there, unknown
 from healthd.core.model import NODE, Component, Finding, Reading, Remedy, Result, Severity
 from healthd.core.node import Node
 from healthd.core.setting_types import Count, GraceSeconds
@@ -95,8 +94,8 @@ def efa_devices(node: Node, settings: EfaDevicesSettings) -> Result:
     usual = profile.efa_usual if (profile := instance_profile(node.instance_type)) else 0
     functions = efa_functions(node)
     if not functions and (usual <= 1 if settings.expected is None else settings.expected == 0):
-        nothing = not_applicable("no EFA device is attached, and none is expected")
-        return replace(nothing, readings=tuple(_to_learn(node, settings, 0)))
+        reason = "no EFA device is attached, and none is expected"
+        return none_there(reason, _to_learn(node, settings, 0), settings.expected)
     if not functions:
         require_pci(node)
     findings = [*_counted(len(functions), usual, settings), *_examined(node, functions, settings)]

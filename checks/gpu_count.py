@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from healthd.checklib.gpus import Inventory, component_of, not_listed, take_inventory
 from healthd.checklib.pci import has_pci, pci_driver
-from healthd.core.check import FindingCode, Learned, check, judged
+from healthd.core.check import FindingCode, Learned, check, judged, none_there
 from healthd.core.model import NODE, Finding, Reading, Remedy, Result, Severity, gpu_component
 from healthd.core.node import Node
 from healthd.core.setting_types import Count
@@ -80,7 +79,7 @@ def gpu_count(node: Node, settings: GpuCountSettings) -> Result:
     """
     gpus = take_inventory(node, settings.expected)
     if isinstance(gpus, Result):
-        return replace(gpus, readings=tuple(_to_learn(node, settings, 0)))
+        return none_there(gpus.reason, _to_learn(node, settings, 0), settings.expected)
     listed = gpus.listed or ()
     there = max(len(gpus.pci), sum(answer.failure is None for answer in listed))
     hidden = _kept_away(node, gpus)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from msgspec import Struct
 
 from healthd.checklib.host_text import processes, uptime_s
-from healthd.core.check import FindingCode, check, judged, not_applicable
+from healthd.core.check import FindingCode, check, judged, nothing_expected
 from healthd.core.errors import SourceError
 from healthd.core.model import NODE, Component, Finding, Remedy, Result, Severity
 from healthd.core.node import Node
@@ -71,7 +71,7 @@ def host_expect(node: Node, settings: HostExpectSettings) -> Result:
     proc_pid_stat(5).
     """
     if settings == HostExpectSettings():
-        return not_applicable("no requirement is configured")
+        return nothing_expected("no requirement is configured")
     findings, gaps = list[Finding](), list[str]()
     for part in (_modules, _processes, _mounts, _uptime):
         try:

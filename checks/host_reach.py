@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from msgspec import Struct
 
-from healthd.core.check import FindingCode, check, judged, not_applicable
+from healthd.core.check import FindingCode, check, judged, nothing_expected
 from healthd.core.errors import SourceError, SourceTimeout, SourceUnreadable
 from healthd.core.model import Component, Finding, Remedy, Result, Severity
 from healthd.core.node import CommandResult, Node
@@ -77,7 +77,7 @@ def host_reach(node: Node, settings: HostReachSettings) -> Result:
     idea is NHC's, autopilot's and gcm's.
     """
     if not (settings.names or settings.ports or settings.certificates):
-        return not_applicable("no name, port or certificate is configured")
+        return nothing_expected("no name, port or certificate is configured")
     findings, gaps = list[Finding](), list[str]()
     tries = (
         *((_name, name) for name in settings.names),

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from healthd.checklib.host_text import units
 from healthd.checklib.tables import instance_profile
-from healthd.core.check import FindingCode, Rate, check, judged, not_applicable
+from healthd.core.check import FindingCode, Rate, check, judged, not_applicable, nothing_expected
 from healthd.core.errors import SourceUnreadable
 from healthd.core.model import Component, Finding, Reading, ReadingKind, Remedy, Result, Severity
 from healthd.core.node import Node
@@ -88,7 +88,7 @@ def host_services(node: Node, settings: HostServicesSettings) -> Result:
         return not_applicable(f"process 1 is {first!r}, not systemd")
     names = tuple(dict.fromkeys((*_wanted(node, settings), *settings.required)))
     if not names:
-        return not_applicable("no unit is configured")
+        return nothing_expected("no unit is configured")
     answer = node.command("systemctl", "show", _PROPERTIES, "--", *names)
     if answer.code != 0:
         raise SourceUnreadable(f"systemctl show: exit {answer.code}: {answer.stderr.strip()[:200]}; expected exit 0")

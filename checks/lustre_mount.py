@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 
-from healthd.core.check import FindingCode, check, judged, not_applicable
+from healthd.core.check import FindingCode, check, judged, nothing_expected
 from healthd.core.model import Component, Finding, Reading, Remedy, Result, Severity
 from healthd.core.node import Mount, Node
 from healthd.core.setting_types import AbsolutePath
@@ -58,7 +58,7 @@ def lustre_mount(node: Node, settings: LustreMountSettings) -> Result:
     table = node.mounts()
     there = [mount for mount in table if mount.fstype == "lustre"]
     if not there and not settings.mounts:
-        return not_applicable("no Lustre file system is mounted, and none is configured in 'mounts'")
+        return nothing_expected("no Lustre file system is mounted, and none is configured in 'mounts'")
     findings = [finding for point in settings.mounts for finding in _judge(point, table, settings)]
     readings = [
         Reading(component=_component(mount.point), name="lustre_read_only_bool", value="ro" in mount.options)

@@ -9,7 +9,7 @@ from typing import Any
 from msgspec import Struct
 
 from healthd.checklib.host_text import json_object, json_text
-from healthd.core.check import CodeForm, FindingCode, check, judged, not_applicable
+from healthd.core.check import CodeForm, FindingCode, check, judged, nothing_expected
 from healthd.core.errors import SourceError, SourceUnreadable
 from healthd.core.model import NODE, Component, Finding, Remedy, Result, Severity
 from healthd.core.node import CommandResult, Node
@@ -107,7 +107,7 @@ def plugin_run(node: Node, settings: PluginRunSettings) -> Result:
     80 characters).
     """
     if not settings.plugins:
-        return not_applicable("no plug-in is configured")
+        return nothing_expected("no plug-in is configured")
     findings: list[Finding] = []
     gaps = []
     for plugin in settings.plugins:

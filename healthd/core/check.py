@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from healthd.core.errors import RegistrationError
 from healthd.core.model import (
@@ -419,5 +420,20 @@ def unknown(reason: str, do: str = "") -> Result:
 
 
 def not_applicable(reason: str) -> Result:
-    """The node certainly has nothing for this check to read."""
+    """The node certainly has nothing for this check to read. Earlier faults stay: what broke may be what is gone."""
     return Result(status=Status.NOT_APPLICABLE, reason=reason)
+
+
+def nothing_expected(reason: str) -> Result:
+    """The node certainly has nothing for this check to read, and no setting asks for it. Earlier faults end: the
+    operator took away what was broken, or no longer asks for it."""
+    return Result(status=Status.NOT_APPLICABLE, reason=reason, is_expected=False)
+
+
+def none_there(reason: str, to_learn: Iterable[Reading], expected: int | None) -> Result:
+    """The result where no device of a kind is there and none is expected, with the count that history compares with the
+    highest one. ``expected``: the configured number. Without either, nothing shows that there is none, and earlier
+    faults stay."""
+    readings = tuple(to_learn)
+    result = not_applicable(reason) if expected is None and not readings else nothing_expected(reason)
+    return replace(result, readings=readings)

@@ -328,7 +328,7 @@ class Clearance(Struct, frozen=True, kw_only=True):
 
 class Result(Struct, frozen=True, kw_only=True):
     """A check's return value. Build it with ``check.ok``, ``check.judged``, ``check.unknown``,
-    ``check.not_applicable``.
+    ``check.not_applicable``, ``check.nothing_expected``.
 
     ``gaps`` are parts that could not be read while others could: each counts as unknown, none hides the rest.
     ``clearances`` are evidence, seen on the way, that earlier faults are over.
@@ -336,6 +336,8 @@ class Result(Struct, frozen=True, kw_only=True):
     not installed, a call that a GPU does not answer. None of them is over because no finding has it. The code "" is
     every code, at the component, its parts (``nvlink:GPU-…/3``) and the node.
     ``do``: the operator's next step about an unknown; "" where `healthd doctor` names it.
+    ``is_expected`` False: a run that is not applicable because nothing asks for what it would find; it ends earlier
+    faults as a run that found nothing does.
     """
 
     status: Status
@@ -346,6 +348,7 @@ class Result(Struct, frozen=True, kw_only=True):
     clearances: tuple[Clearance, ...] = ()
     gaps: tuple[str, ...] = ()
     not_reported: tuple[tuple[Component, str], ...] = ()
+    is_expected: bool = True
 
     @property
     def is_whole(self) -> bool:

@@ -10,7 +10,7 @@ from healthd.checks.efa_devices import EfaDevicesSettings, efa_devices
 from healthd.core.errors import SourceError, SourceMissing, SourceUnreadable
 from healthd.core.model import Remedy, Result, Severity, Status
 from healthd.testing import Entry, FakeNode, codes, fake_pci, pci_tree
-from tests.support.over_time import diagnoses, open_codes
+from tests.support.over_time import codes_after_relearn, diagnoses, open_codes
 
 EFA = tuple(f"0000:{bus:02x}:00" for bus in (0x4F, 0x50, 0x51, 0x52))
 LONG_UP = {"uptime": "86400.00 8294400.00"}
@@ -44,6 +44,17 @@ def test_one_less_than_this_instance_had() -> None:
     assert open_codes("efa.devices", looks) == [{"efa.below_usual"}, {"efa.below_usual", "efa.missing"}]
     (only,) = diagnoses("efa.devices", looks)
     assert (only.code, only.remedy) == ("efa.missing", Remedy.REBOOT_NODE)
+
+
+def test_the_last_device_was_detached_on_purpose() -> None:
+    """After relearn none is expected, and none is missing; not while EFA may still be starting, or PCI is hidden."""
+    one, none = pci_tree(gpus=[fake_pci(0)], efa=EFA[:1]), pci_tree(gpus=[fake_pci(0)])
+    looks = [run(one), run(none), run(none)]
+    assert open_codes("efa.devices", looks)[-1] == {"efa.missing"}
+    assert codes_after_relearn("efa.devices", looks, run(none)) == set()
+    assert codes_after_relearn("efa.devices", looks, run(none, proc={"uptime": "20.00 0.00"})) == {"efa.missing"}
+    assert codes_after_relearn("efa.devices", looks, run({"bus": "", **without(none, "bus/pci")})) == {"efa.missing"}
+    assert open_codes("efa.devices", [*looks, run(none, expected=0)])[-1] == set()
 
 
 def test_what_is_configured_is_not_learned() -> None:

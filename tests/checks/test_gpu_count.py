@@ -10,7 +10,7 @@ from healthd.checks.gpu_count import GpuCountSettings, gpu_count
 from healthd.core.errors import SourceError, SourceMissing, SourceTimeout, SourceUnreadable
 from healthd.core.model import Remedy, Result, Severity, Status
 from healthd.testing import Entry, FakeNode, FakeNvml, codes, failed_gpu, fake_pci, healthy_gpu, pci_tree
-from tests.support.over_time import diagnoses, open_codes
+from tests.support.over_time import codes_after_relearn, diagnoses, open_codes
 
 NO_LIBRARY = SourceMissing("NVML: libnvidia-ml.so.1 is not there")
 
@@ -49,6 +49,16 @@ def test_all_there() -> None:
     assert result.status is Status.OK
     named = [reading.component.aliases[0] for reading in result.readings if reading.name == "gpu_index"]
     assert named == [fake_pci(index) for index in range(8)]
+
+
+def test_the_last_gpu_was_taken_away_on_purpose() -> None:
+    """After relearn none is expected on a machine of an unknown type, and none is missing."""
+    one, none = (node(on_pci=count, listed=count, instance_type=None) for count in (1, 0))
+    bare = node(on_pci=0, listed=0, instance_type=None, sys=pci_tree(efa=["0000:4f:00"]))
+    looks = [run(one), run(bare)]
+    assert open_codes("gpu.count", looks)[-1] == {"gpu.count.off_bus"}
+    assert codes_after_relearn("gpu.count", looks, run(bare)) == set()
+    assert open_codes("gpu.count", [*looks, run(none, expected=0)])[-1] == set()
 
 
 def test_off_the_bus() -> None:

@@ -11,6 +11,7 @@ from healthd.core.errors import SourceError, SourceMissing, SourceUnreadable
 from healthd.core.model import REMEDY_RANK, Remedy, Result, Severity, Status
 from healthd.core.node import Mount
 from healthd.testing import FakeNode
+from tests.support.over_time import open_codes
 
 ROOT = Mount(point="/", fstype="ext4", source="/dev/nvme0n1p1", options=frozenset({"rw"}), device="259:1")
 
@@ -43,6 +44,11 @@ def test_missing() -> None:
         Remedy.ASK_HUMAN,
     )
     assert str(finding.component) == "mount:/fsx"
+
+
+def test_a_point_that_is_no_longer_configured() -> None:
+    """Its fault ends, though no Lustre file system is left to judge."""
+    assert open_codes("lustre.mount", [run(mounts=("/fsx",)), run()]) == [{"lustre.missing"}, set()]
 
 
 def test_each_point_is_judged_by_itself() -> None:

@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from healthd.checklib.xids import XidCase, XidRow, xid_cases, xid_row
-from healthd.core.check import FindingCode, Limit, judged, not_applicable, ok
+from healthd.core.check import FindingCode, Limit, judged, not_applicable, nothing_expected, ok
 from healthd.core.model import NODE, Clearance, ClearsBy, Component, Finding, Remedy, Severity
 from healthd.judge.history import History, acknowledge, begin_boot, canonical, clear, observe
 from healthd.judge.trends import Baseline
@@ -79,6 +79,11 @@ def test_a_level_stays_where_the_check_could_not_look_or_has_nothing_to_look_at(
         answered(not_applicable("no GPU here"), seconds=60),
     ):
         assert set(start.faults) <= set(fold(start, [outcome]).faults)
+
+
+def test_a_level_ends_once_nothing_asks_for_what_it_missed() -> None:
+    """A mount that is no longer configured, a device that was detached on purpose and forgotten by relearn."""
+    assert fold(History(), [looked(finding()), answered(nothing_expected("none is"), seconds=60)]).faults == {}
 
 
 def test_a_level_stays_where_the_check_was_not_told_about_it() -> None:
