@@ -1,5 +1,5 @@
 """Other users' right to write a file that root acts on: sshd's StrictModes, for files that healthd reads, runs,
-replaces.
+replaces. Run by path, ``python -I -S strict_modes.py COMMAND…``, it prints why root does not run that command.
 
 Every folder on the way counts, and every link with the folders on its own way: a user who may write one of them can
 replace the file at the end.
@@ -11,6 +11,7 @@ import grp
 import os
 import re
 import stat
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -126,3 +127,7 @@ def _is_empty(gid: int) -> bool:
 
 def _is_read_only(path: Path) -> bool:
     return bool(os.statvfs(path).f_flag & os.ST_RDONLY)
+
+
+if __name__ == "__main__":
+    sys.stdout.write(not_run_by_root(sys.argv[1:]))

@@ -19,9 +19,8 @@ from urllib.parse import quote
 from msgspec import Struct
 
 from healthd.core.errors import SourceError
-from healthd.core.strict_modes import not_run_by_root
 from healthd.notify.message import Message
-from healthd.sources.command import run_command
+from healthd.sources.command import run_configured
 
 if TYPE_CHECKING:  # HTTP loads when a message is posted, not on a machine that posts none
     import urllib.error
@@ -83,10 +82,8 @@ def to_command(argv: Sequence[str], *, timeout_s: float = COMMAND_TIMEOUT_S) -> 
 
 def run_with(argv: Sequence[str], data: Mapping[str, Any], *, timeout_s: float = COMMAND_TIMEOUT_S) -> None:
     """Run a command, without a shell, that reads the data as JSON from its standard input. Raises NotDeliveredError."""
-    if why := not_run_by_root(argv):
-        raise NotDeliveredError(f"{argv[0]}: {why}")
     try:
-        done = run_command(argv, timeout_s=timeout_s, input=json.dumps(data) + "\n", leave_nothing=True)
+        done = run_configured(argv, timeout_s=timeout_s, input=json.dumps(data) + "\n", leave_nothing=True)
     except SourceError as error:
         raise NotDeliveredError(str(error)) from error
     if done.code != 0:

@@ -14,8 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from healthd.core.errors import HealthdError, SourceError, SourceMissing, StoreError
-from healthd.core.strict_modes import not_run_by_root
-from healthd.sources.command import run_command
+from healthd.sources.command import run_configured
 
 BUNDLE = "{bundle}"
 """Stands for the folder in an argument of a command."""
@@ -76,11 +75,9 @@ def _named(commands: Sequence[Sequence[str]], *, taken: Container[str]) -> Itera
 
 def _ran(path: Path, command: Sequence[str], timeout_s: float) -> str:
     """Run one command and save its output; return the reason of a failure, or ""."""
-    if why := not_run_by_root(command):
-        return why
     argv = [word.replace(BUNDLE, str(path.parent)) for word in command]
     try:
-        result = run_command(argv, timeout_s=timeout_s, limit_bytes=_OUTPUT_BYTES, leave_nothing=True)
+        result = run_configured(argv, timeout_s=timeout_s, limit_bytes=_OUTPUT_BYTES, leave_nothing=True)
     except SourceMissing:
         return "not installed"
     except SourceError as error:

@@ -16,6 +16,7 @@ import contextlib
 import os
 import selectors
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -23,6 +24,7 @@ from typing import IO
 
 from msgspec import Struct, field
 
+from healthd.core import strict_modes
 from healthd.core.errors import SourceMissing, SourceTimeout, SourceUnreadable
 from healthd.core.node import CommandResult
 from healthd.probe.child import REAP_S, kill_group
@@ -109,6 +111,35 @@ def run_command(
         stderr=stderr.text(),
         duration_s=time.monotonic() - started_s,
     )
+
+
+def run_configured(
+    argv: Sequence[str],
+    *,
+    timeout_s: float,
+    input: str | None = None,  # noqa: A002  as above
+    limit_bytes: int = LIMIT_BYTES,
+    leave_nothing: bool = False,
+) -> CommandResult:
+    """Run a command of the site's configuration as ``run_command`` does. Root runs none that other users may write: a
+    child judges that, since the files may lie on a file system that hangs.
+
+    Raises what ``run_command`` raises, and SourceUnreadable for a command that is not run.
+    """
+    if os.geteuid() == 0 and (why := _why_not_run(argv, timeout_s)):
+        raise SourceUnreadable(why)
+    return run_command(argv, timeout_s=timeout_s, input=input, limit_bytes=limit_bytes, leave_nothing=leave_nothing)
+
+
+def _why_not_run(argv: Sequence[str], timeout_s: float) -> str:
+    try:
+        judged = run_command((sys.executable, "-I", "-S", strict_modes.__file__, *argv), timeout_s=timeout_s)
+    except SourceTimeout as error:
+        text = f"not run: its files do not answer within {timeout_s:g} s, on a file system that hangs"
+        raise SourceTimeout(f"{_shown(tuple(argv))}: {text}") from error
+    if judged.code != 0:
+        raise SourceUnreadable(f"not run, since its files cannot be judged: {judged.stderr.strip()[-200:]}")
+    return judged.stdout
 
 
 def find_tool(name: str, extra_dirs: Iterable[str] = (), *, env: Mapping[str, str] | None = None) -> str:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from healthd.config.schema.config import Config
-from healthd.core.errors import SourceUnreadable
 from healthd.core.node import (
     CommandResult,
     FileProbe,
@@ -23,8 +22,7 @@ from healthd.core.node import (
     Space,
     Tree,
 )
-from healthd.core.strict_modes import not_run_by_root
-from healthd.sources.command import run_command
+from healthd.sources.command import run_command, run_configured
 from healthd.sources.filesystem import FilesystemSource
 from healthd.sources.identity import Identity, boot_id, find_identity, metadata_endpoint, node_name
 from healthd.sources.imds import Hurry, MetadataSource
@@ -109,9 +107,8 @@ class Machine(Struct, kw_only=True):
 
     def command(self, *argv: str, timeout_s: float = 5.0) -> CommandResult:
         """Run a command with a deadline, in its own process group. Root runs no plug-in that other users may write."""
-        if argv in self.plugins and (why := not_run_by_root(argv)):
-            raise SourceUnreadable(why)
-        return run_command(argv, timeout_s=timeout_s)
+        run = run_configured if argv in self.plugins else run_command
+        return run(argv, timeout_s=timeout_s)
 
     def _fstype(self, point: str) -> str:
         return next((mount.fstype for mount in reversed(self.mounts()) if mount.point == point), "")

@@ -16,8 +16,11 @@ from msgspec.structs import replace
 
 from healthd.checks.lustre_io import LustreIoSettings, lustre_io
 from healthd.config.schema.config import Config
+from healthd.core.errors import SourceTimeout
 from healthd.core.model import Result, Status
 from healthd.core.node import KernelLogState
+from healthd.observe.evidence import save_bundle
+from healthd.sources.command import abandoned
 from healthd.sources.filesystem import FilesystemSource
 from healthd.sources.machine import Machine, open_machine
 from tests.support.kernel_objects import FuseDisk, NotHere, fuse_disk, others, tmpfs
@@ -55,9 +58,9 @@ def opened(deadline_s: float) -> Iterator[Machine]:
     made = replace(open_machine(Config(), lambda: log), file_systems=FilesystemSource(deadline_s=deadline_s))
     yield made
     made.close()
-    # The mounts are gone by now, so whoever hung on them ends, and is reaped by being seen.
+    # The mounts are gone by now: each process that hung on them ends, and is reaped when it is asked for.
     end_at = time.monotonic() + limit_s(5)
-    while any(state.abandoned for state in made.file_systems.states().values()):
+    while abandoned() or any(state.abandoned for state in made.file_systems.states().values()):
         assert time.monotonic() < end_at, "a worker outlived its mount"
         time.sleep(0.02)
 
@@ -220,3 +223,20 @@ def test_a_full_tmpfs(machine: Machine, tmp_path: Path) -> None:
             assert os.listdir(point) == []
     except NotHere as missing:
         pytest.skip(str(missing))
+
+
+def test_a_command_of_the_site_on_a_mount_that_hangs(
+    machine: Machine, mounted: Callable[[str], FuseDisk], tmp_path: Path
+) -> None:
+    """Whether others may write it cannot be read; the caller learns that in time: a plug-in, an evidence command."""
+    disk = mounted("tools")
+    (disk.point / "gpu.sh").write_text("echo here\n")
+    argv = ("sh", str(disk.point / "gpu.sh"))
+    disk.becomes("hang:all")
+    began = time.monotonic()
+    with pytest.raises(SourceTimeout, match=f"sh {argv[1]}: not run: its files do not answer within 1 s"):
+        replace(machine, plugins=frozenset({argv})).command(*argv, timeout_s=1.0)
+    message = save_bundle(tmp_path / "bundles/c1", {}, [argv, ("echo", "here")], timeout_s=1.0, keep=5)
+    assert time.monotonic() - began < limit_s(10.0)
+    assert f"without sh: sh {argv[1]}: not run: its files do not answer" in message
+    assert (tmp_path / "bundles/c1/echo.txt").read_text() == "here\n"
