@@ -254,30 +254,6 @@ def test_a_program_that_is_here_must_be_of_the_version_that_is_asked_for(
     assert cached("etcd") is None
 
 
-@pytest.mark.parametrize(("sets", "slurm"), [(("compiler", "debian", "arm64"), False), ((), True)])
-def test_only_what_these_tests_need_is_installed(tmp_path: Path, sets: tuple[str, ...], slurm: bool) -> None:
-    """The Makefile names their sets: neither Slurm nor a browser. Without a set it is what `make test` needs."""
-    (tmp_path / "uname").symlink_to("/bin/uname")
-    argv = ["/bin/sh", str(ROOT / "tests" / "system-packages.sh"), *sets]
-    done = subprocess.run(
-        argv, env={"PATH": str(tmp_path)}, check=True, capture_output=True, text=True, timeout=limit_s(60)
-    )
-    output, _, missing = done.stderr.splitlines()[0].partition("not installed:")
-    assert "no apt-get here" in output
-    assert "gcc" in missing.split()
-    assert ({"slurm-client", "shellcheck", "chromium"} <= set(missing.split())) is slurm
-    assert slurm or not set(missing.split()) - {
-        "gcc",
-        "libc6-dev",
-        "debootstrap",
-        "debian-archive-keyring",
-        "iproute2",
-        "qemu-user-static",
-    }
-    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
-    assert "\ntest-kubernetes: .venv/dev.stamp\n\t@sh tests/system-packages.sh compiler debian arm64\n" in makefile
-
-
 OF_KUBERNETES = """module k8s.io/kubernetes
 
 go 1.26.0
