@@ -335,12 +335,13 @@ class Daemon:
         self._signals.end()
 
     def _follow_kernel_log(self) -> None:
-        """Judge each batch as it arrives. An empty one is judged too: the log was read, and held nothing."""
+        """Judge each batch as it arrives. An empty one of a log that could be read is judged too: it held nothing."""
         timeout_s = 0.0
         while not self._stop.is_set():
             batch = self._kernel_log.read_batch(timeout_s)
             cursor = (batch.cursor.boot_id, batch.cursor.sequence) if batch.cursor else None
-            self.agent.checkup.judge_kernel(batch.records, cursor)
+            if batch.records or not self._kernel_log.state().error:
+                self.agent.checkup.judge_kernel(batch.records, cursor, until=batch.until)
             self._drills.saw(batch.drilled)
             if batch.records:
                 self._log.debug("kernel.records", count=len(batch.records), last=batch.records[-1].text)

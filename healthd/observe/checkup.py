@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from datetime import UTC, datetime
 from threading import Lock
@@ -220,45 +220,73 @@ class Checkup:
         return ran
 
     def judge_kernel(
-        self, records: Sequence[KernelRecord], cursor: tuple[str, int] | None, *, past: bool = False
+        self,
+        records: Sequence[KernelRecord],
+        cursor: tuple[str, int] | None,
+        *,
+        until: datetime | None = None,
+        past: bool = False,
     ) -> None:
-        """Run the kernel checks on one batch and fold it in; the last one carries the cursor. ``past``: the batch is of
-        an earlier boot, and shows nothing about the running driver."""
-        node = structs.replace(self.machine, kernel_records=records)
-        names = [name for name, check in self.checks.items() if check.on == "kernel"]
-        for name in names:
-            outcome = run_check(self.checks[name], node, self._settings[name].settings, optional=self._optional(name))
-            outcome, own = self.own_resets.without(outcome)
-            paused = () if past else self._pause_nvml(outcome)
-            self.monitor.absorb(outcome, cursor=cursor if name == names[-1] else None, past=past)
+        """Run the kernel checks on one batch, and fold their outcomes in together with the cursor. ``until``: every
+        record of before then was judged, with these. ``past``: the batch is of an earlier boot, and shows nothing about
+        the running driver."""
+        outcomes, events = list[Outcome](), list[Event]()
+        for found in self._outcomes_of(self._kernel_checks(), records):
+            outcome, own = self.own_resets.without(found)
+            outcomes.append(outcome)
             if own:
-                text = f"{own} lines of {name} about links come from healthd's own GPU reset, and do not count"
-                self.monitor.record(Event(at=outcome.at, kind="daemon", text=text))
-            for reason in paused:
+                text = f"{own} lines of {outcome.check} about links come from healthd's own GPU reset, and do not count"
+                events.append(Event(at=outcome.at, kind="daemon", text=text))
+            for reason in () if past else self._pause_nvml(outcome):
                 text = f"NVML is {reason}: the GPU checks keep their last results"
-                self.monitor.record(Event(at=outcome.at, kind="daemon", text=text))
+                events.append(Event(at=outcome.at, kind="daemon", text=text))
+        if outcomes:
+            self.monitor.absorb_batch(outcomes, cursor=cursor, read_until=until, past=past)
+        for event in events:
+            self.monitor.record(event)
 
     def judge_past_kernel(self, records: Sequence[KernelRecord], code: str) -> None:
         """Run the kernel checks on lines that may have been judged before, and fold in the findings of this code."""
-        node = structs.replace(self.machine, kernel_records=records)
-        for name in (name for name, check in self.checks.items() if check.on == "kernel"):
-            outcome = run_check(self.checks[name], node, self._settings[name].settings, optional=self._optional(name))
+        for outcome in self._outcomes_of(self._kernel_checks(), records):
             findings = tuple(finding for finding in outcome.result.findings if finding.code == code)
             if findings:
-                selected = structs.replace(outcome, result=judged(findings))
-                self.monitor.absorb(selected, past=True)
+                self.monitor.absorb(structs.replace(outcome, result=judged(findings)), past=True)
 
     def of_the_journal(self) -> Mapping[str, Any]:
         """The settings of the kernel checks that also read lines of the journal, by check."""
-        settings = {name: self._settings[name].settings for name, check in self.checks.items() if check.on == "kernel"}
+        settings = {name: self._settings[name].settings for name in self._kernel_checks()}
         return {name: each for name, each in settings.items() if getattr(each, "journal_needles", ())}
 
     def judge_journal(self, records: Sequence[KernelRecord], cursor: str) -> None:
         """Run the checks that read the journal on one batch of it and fold it in with the cursor."""
+        outcomes = tuple(self._outcomes_of(self.of_the_journal(), records))
+        if outcomes:
+            self.monitor.absorb_batch(outcomes, journal_cursor=cursor)
+
+    def _kernel_checks(self) -> Sequence[str]:
+        return [name for name, check in self.checks.items() if check.on == "kernel"]
+
+    def _outcomes_of(self, names: Iterable[str], records: Sequence[KernelRecord]) -> Iterator[Outcome]:
+        """The outcome of each of these checks on a batch of log lines. A check that fails on the batch gets each line
+        by itself, so that no line but the one that it fails on is lost; that one is named in its outcome, the last."""
+        for name in names:
+            whole = self._outcome_of(name, records)
+            if whole.result.status is not Status.UNKNOWN or not records:
+                yield whole
+                continue
+            by_line = [(record, self._outcome_of(name, (record,))) for record in records]
+            yield from (each for _, each in by_line if each.result.status is not Status.UNKNOWN)
+            failed = [(record, each) for record, each in by_line if each.result.status is Status.UNKNOWN]
+            if failed:
+                record, last = failed[-1]
+                reason = (
+                    f"{len(failed)} log lines were not judged, the last one {record.text[:200]!r}: {last.result.reason}"
+                )
+                yield structs.replace(last, result=structs.replace(last.result, reason=reason))
+
+    def _outcome_of(self, name: str, records: Sequence[KernelRecord]) -> Outcome:
         node = structs.replace(self.machine, kernel_records=records)
-        for name, settings in self.of_the_journal().items():
-            outcome = run_check(self.checks[name], node, settings, optional=self._optional(name))
-            self.monitor.absorb(outcome, journal_cursor=cursor)
+        return run_check(self.checks[name], node, self._settings[name].settings, optional=self._optional(name))
 
     def report(
         self,
@@ -307,14 +335,23 @@ class Checkup:
     # -- running ------------------------------------------------------------------------------------------------------
 
     def _run(self, name: str) -> Outcome:
-        paused = self.machine.nvml.state().paused_s > 0
+        nvml = self.machine.nvml.state()
         outcome = run_check(
             self.checks[name], self.machine, self._settings[name].settings, optional=self._optional(name)
         )
+        reasons = (outcome.result.reason, *outcome.result.gaps)
+        paused = nvml.paused_s > 0 and any(nvml.reason in reason for reason in reasons)
         with self._counting:
             if not self._closed:
-                self.monitor.absorb(outcome, paused=paused)
+                self._absorb(outcome, paused=paused)
         return self.monitor.outcomes().get(name, outcome)
+
+    def _absorb(self, outcome: Outcome, *, paused: bool) -> None:
+        try:
+            self.monitor.absorb(outcome, paused=paused)
+        except Exception as error:  # noqa: BLE001 - a check whose outcomes vanish would be stale, and not say why
+            reason = f"the outcome could not be judged: {type(error).__name__}: {error}; this is a defect of healthd"
+            self.monitor.absorb(structs.replace(outcome, result=unknown(reason, "report it")))
 
     def _refreshed(self, names: Sequence[str], deadline_s: float, *, look: bool) -> tuple[Outcome, ...]:
         """The last outcomes, with stale ones refreshed. It waits only briefly for a run that began earlier and does not

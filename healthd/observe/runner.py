@@ -39,13 +39,21 @@ def run_check(check: Check, node: Node, settings: Any, *, optional: bool = False
 def _result(check: Check, node: Node, settings: Any, at: datetime) -> Result:
     """The result of the check. Every text in it can be stored, sent and shown, whatever the machine printed."""
     try:
-        return _named(writable(_stamped(check.run(node, settings), at)))
+        return _named(writable(_stamped(_counted(check.run(node, settings)), at)))
     except SourceError as error:
         return writable(unknown(str(error), error.do))
     except Exception as error:  # noqa: BLE001 - the contract: a raising check is unknown, never absent, never fatal
         words = f"the check failed: {type(error).__name__}: {error}; this is a defect of {check.name}"
         do = f'report it; until it is fixed, `[checks."{check.name}"] optional = true` keeps it from counting'
         return writable(unknown(words, do))
+
+
+def _counted(result: Result) -> Result:
+    """The result, whose readings are numbers. Raises TypeError for another: history would fail on it."""
+    for reading in result.readings:
+        if not isinstance(reading.value, int | float):
+            raise TypeError(f"{reading.name} of {reading.component} is {reading.value!r}; expected a number")
+    return result
 
 
 def _stamped(result: Result, at: datetime) -> Result:

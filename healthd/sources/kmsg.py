@@ -54,7 +54,8 @@ class KernelBatch(Struct, frozen=True, kw_only=True):
     """The result of one read. Save ``cursor`` together with the findings from ``records``.
 
     ``cursor`` is None while no record was ever seen. ``gap``: records were lost before or among these. ``caught_up``:
-    the source had nothing more at this moment. ``drilled``: records of :meth:`KernelLog.inject`, apart from the others,
+    the source had nothing more at this moment. ``until``: every record of before then is in this batch or an earlier
+    one, where that is known. ``drilled``: records of :meth:`KernelLog.inject`, apart from the others,
     so that no check that judges ``records`` meets one.
     """
 
@@ -62,6 +63,7 @@ class KernelBatch(Struct, frozen=True, kw_only=True):
     cursor: Cursor | None
     gap: bool = False
     caught_up: bool = False
+    until: datetime | None = None
     drilled: tuple[KernelRecord, ...] = ()
 
 
@@ -174,8 +176,10 @@ class KernelLog:
         gaps, now = self._gaps, time.monotonic()
         stop_at = max(now + _LINGER_S, min(deadline, now + _TURN_S))
         while len(found) < self._limit and time.monotonic() < stop_at:
+            asked_at = datetime.now(UTC)
             if not self._backlog and not self._refill():
-                return self._batch(found, gap=self._gaps != gaps, caught_up=True)
+                batch = self._batch(found, gap=self._gaps != gaps, caught_up=True)
+                return batch if self._error else replace(batch, until=asked_at)
             lonely = not found
             self._consume(found)
             if found and lonely:

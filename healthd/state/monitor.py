@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
@@ -124,41 +124,55 @@ class Monitor:
         with self._lock:
             self._fold(*begin_instance(self._history, instance_id), now)
 
-    def absorb(
+    def absorb(self, outcome: Outcome, *, past: bool = False, paused: bool = False) -> tuple[Change, ...]:
+        """Fold one outcome in. ``past``: the outcome is about an earlier boot, and is no check run on this one.
+        ``paused``: the outcome is not whole because healthd itself has paused a source. It keeps the last readings, and
+        adds no line to the audit trail: the pause has its own.
+        """
+        return self.absorb_batch((outcome,), past=past, paused=paused)
+
+    def absorb_batch(
         self,
-        outcome: Outcome,
+        outcomes: Sequence[Outcome],
         *,
         cursor: tuple[str, int] | None = None,
+        read_until: datetime | None = None,
         journal_cursor: str = "",
         past: bool = False,
         paused: bool = False,
     ) -> tuple[Change, ...]:
-        """Fold one outcome in. ``cursor``: the kernel record behind it, saved together with its findings, as is
-        ``journal_cursor``, the journal's line. ``past``: the outcome is about an earlier boot, and is no check run on
-        this one. ``paused``: healthd itself has paused a source. An outcome that is unknown because of that keeps the
-        last readings, and adds no line to the audit trail: the pause has its own.
+        """Fold the outcomes of one batch of log lines in, and save them at once with the place where the batch ends:
+        ``cursor``, its last kernel record, or ``journal_cursor``, the journal's line. ``read_until``: the batch and
+        those before it hold every kernel record of before then; None: that is not known.
         """
-        if self._store is None:  # a single check run: nothing can last
-            findings = tuple(map(seen_once, outcome.result.findings))
-            outcome = replace(outcome, result=replace(outcome.result, findings=findings))
         with self._lock:
-            limits = self._checks[outcome.check].limits if outcome.check in self._checks else ()
-            history, changes = observe(self._history, outcome, limits, outcome.at)
-            outcome = counted(history, outcome)
-            events: tuple[Event, ...] = ()
-            if not past:
-                events = self._remember(history, outcome, is_kept=paused and not outcome.result.is_whole)
-                self.stats.ran(outcome)
-                if self.recent is not None:
-                    self.recent.add(outcome)
-            if cursor:
-                self._cursor, self._cursor_at = cursor, outcome.at
+            history, changes, events = self._history, list[Change](), list[Event]()
+            for each in outcomes:
+                outcome = self._seen_once(each)
+                limits = self._checks[outcome.check].limits if outcome.check in self._checks else ()
+                history, changed = observe(history, outcome, limits, outcome.at)
+                changes += changed
+                if not past:
+                    events += self._remember(
+                        history, counted(history, outcome), is_kept=paused and not outcome.result.is_whole
+                    )
+            self._cursor, self._cursor_at = cursor or self._cursor, read_until or self._cursor_at
             self._journal_cursor = journal_cursor or self._journal_cursor
-            self._fold(history, changes, outcome.at, events)
-        return changes
+            self._fold(history, tuple(changes), outcomes[-1].at, events)
+        return tuple(changes)
+
+    def _seen_once(self, outcome: Outcome) -> Outcome:
+        """The outcome; of a check run without a store, in which nothing can last, with findings that do not wait."""
+        if self._store is not None:
+            return outcome
+        findings = tuple(map(seen_once, outcome.result.findings))
+        return replace(outcome, result=replace(outcome.result, findings=findings))
 
     def _remember(self, history: History, outcome: Outcome, *, is_kept: bool) -> tuple[Event, ...]:
         """Keep the outcome as the check's last one; return an event if its status differs from the last event's."""
+        self.stats.ran(outcome)
+        if self.recent is not None:
+            self.recent.add(outcome)
         name, before = outcome.check, self._outcomes.get(outcome.check)
         self._outcomes[name] = outcome.keeping(before) if is_kept and before is not None else outcome
         status = outcome.result.status
@@ -191,6 +205,7 @@ class Monitor:
             self.stats.clock_was_set(by, now)
             if self.recent is not None:
                 self.recent.shift(by)
+            self._cursor_at = self._cursor_at and moved(self._cursor_at, by, now)
             self._cursor_saved_at = datetime.min.replace(tzinfo=UTC)  # due
             self._fold(shifted(self._history, by, now), (), now, [Event(at=now, kind="daemon", text=message)])
 
@@ -222,7 +237,7 @@ class Monitor:
 
     @property
     def cursor_at(self) -> datetime | None:
-        """When the kernel log was judged up to the cursor; None where it never was."""
+        """Every kernel record of before then was judged; None where that was never known."""
         return self._cursor_at
 
     @property

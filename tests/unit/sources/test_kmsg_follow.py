@@ -301,6 +301,21 @@ def test_permission_denied_is_told_with_the_next_step() -> None:
         assert log.state().alive
 
 
+def test_until_when_every_record_was_read(tmp_path: Path) -> None:
+    """The time just before nothing more was there; unknown in a storm, and where the log cannot be read."""
+    path = tmp_path / "log"
+    path.write_text("".join(map(line, range(9))))
+    with follow(path, batch_records=8) as log:
+        storm = log.read_batch(0.0)
+        before = datetime.now(UTC)
+        rest = log.read_batch(0.0)
+        assert (len(storm.records), storm.until, len(rest.records)) == (8, None, 1)
+        assert rest.until is not None
+        assert before <= rest.until <= datetime.now(UTC)
+    with follow(tmp_path / "none") as blind:
+        assert (blind.read_batch(0.0).caught_up, blind.read_batch(0.0).until) == (True, None)
+
+
 def test_wake_ends_a_blocked_read(tmp_path: Path) -> None:
     """A read that waits returns empty-handed as soon as another thread wakes it."""
     path = tmp_path / "log"

@@ -204,12 +204,12 @@ def test_a_restart_goes_on_where_it_was(store: Store) -> None:
     """Faults, names, baselines, boot and cursor are what they were; outcomes are looked for anew."""
     before = Monitor(CHECKS, store)
     before.begin_boot("boot-1", START)
-    before.absorb(
-        looked(finding("gpu.xid.79", BY_PCI[0], clears_by=ClearsBy.REBOOT), check="kernel.xid"), cursor=("b", 7)
-    )
+    fallen = looked(finding("gpu.xid.79", BY_PCI[0], clears_by=ClearsBy.REBOOT), check="kernel.xid")
+    before.absorb_batch([fallen], cursor=("b", 7), read_until=START)
     before.absorb(answered(ok([counter(5)])))
     after = Monitor(CHECKS, store)
     assert (after.history, after.boot_id, after.cursor) == (before.history, "boot-1", ("b", 7))
+    assert after.cursor_at == START
     assert after.diagnoses() == before.diagnoses()
     assert after.outcomes() == {}
 
@@ -252,7 +252,7 @@ def test_without_a_store_it_judges_all_the_same() -> None:
     """``healthd check`` without a daemon keeps nothing and knows as much."""
     monitor = Monitor(CHECKS, None)
     monitor.begin_boot("boot-1", START)
-    monitor.absorb(looked(finding()), cursor=("boot-1", 3))
+    monitor.absorb_batch([looked(finding())], cursor=("boot-1", 3))
     monitor.record(NOTE)
     monitor.flush(at(600))
     assert ([each.code for each in monitor.diagnoses()], monitor.cursor, monitor.store_problem) == (
@@ -421,7 +421,9 @@ def test_a_disk_that_refuses_is_said_and_caught_up_with(store: Store) -> None:
     """Faults, cursor and lines of the trail wait in memory, in order, and are written together when it can be."""
     monitor = Monitor(CHECKS, store)
     execute = forget_how_to_write(store)
-    monitor.absorb(looked(finding("gpu.xid.79", clears_by=ClearsBy.REBOOT), check="kernel.xid"), cursor=("boot-1", 7))
+    monitor.absorb_batch(
+        [looked(finding("gpu.xid.79", clears_by=ClearsBy.REBOOT), check="kernel.xid")], cursor=("boot-1", 7)
+    )
     monitor.record(NOTE)
     assert "the state was not written: attempt to write a readonly database" in monitor.store_problem
     assert [each.code for each in monitor.diagnoses()] == ["gpu.xid.79"]
@@ -496,7 +498,7 @@ def test_a_look_that_tells_nothing_new_writes_nothing(store: Store) -> None:
     seen = statements(store)
     for seconds in (1, 2, 3):
         monitor.absorb(answered(ok([counter(1)]), seconds=seconds))
-        monitor.absorb(answered(ok(), check="kernel.xid", seconds=seconds), cursor=("boot-1", seconds))
+        monitor.absorb_batch([answered(ok(), check="kernel.xid", seconds=seconds)], cursor=("boot-1", seconds))
         monitor.flush(at(seconds))
     assert seen == []
     assert monitor.cursor == ("boot-1", 3)
@@ -575,8 +577,8 @@ def test_what_waits_is_no_finding_and_its_reason_says_so(store: Store) -> None:
 def test_the_cursor_is_written_once_a_minute(store: Store) -> None:
     """A log without findings moves the cursor on disk from time to time, by a look or by the clock."""
     monitor = Monitor(CHECKS, store)
-    monitor.absorb(answered(ok(), check="kernel.xid"), cursor=("boot-1", 1))
-    monitor.absorb(answered(ok(), check="kernel.xid", seconds=59), cursor=("boot-1", 2))
+    monitor.absorb_batch([answered(ok(), check="kernel.xid")], cursor=("boot-1", 1))
+    monitor.absorb_batch([answered(ok(), check="kernel.xid", seconds=59)], cursor=("boot-1", 2))
     assert store.cursor() == ("boot-1", 1)
     monitor.flush(at(60))
     assert store.cursor() == ("boot-1", 1)
@@ -584,14 +586,26 @@ def test_the_cursor_is_written_once_a_minute(store: Store) -> None:
     assert store.cursor() == ("boot-1", 2)
 
 
+def test_the_time_until_which_the_log_was_judged(store: Store) -> None:
+    """It stays where a batch was no whole look, and moves with the clock: later lines are judged after a crash."""
+    monitor = Monitor(CHECKS, store)
+    monitor.absorb_batch([answered(ok(), check="kernel.xid")], cursor=("boot-1", 1))
+    assert monitor.cursor_at is None
+    monitor.absorb_batch([answered(ok(), check="kernel.xid")], cursor=("boot-1", 2), read_until=at(5))
+    monitor.absorb_batch([answered(ok(), check="kernel.xid", seconds=30)], cursor=("boot-1", 3))
+    assert monitor.cursor_at == at(5)
+    monitor.clock_was_set(timedelta(hours=1), at(3700), "the clock was set")
+    assert {monitor.cursor_at, store.cursor_at()} == {at(3605)}
+
+
 def test_a_cursor_never_gets_ahead_of_its_findings(store: Store) -> None:
     """Where the save of a finding fails the cursor stays behind it, so a restart reads the line again."""
     monitor = Monitor(CHECKS, store)
-    monitor.absorb(answered(ok(), check="kernel.xid"), cursor=("boot-1", 1))
+    monitor.absorb_batch([answered(ok(), check="kernel.xid")], cursor=("boot-1", 1))
     with sqlite3.connect(store.path) as other:
         other.execute("CREATE TRIGGER spite BEFORE INSERT ON fault BEGIN SELECT RAISE(ABORT, 'no faults today'); END")
     other.close()
-    monitor.absorb(looked(finding(), check="kernel.xid", seconds=90), cursor=("boot-1", 2))
+    monitor.absorb_batch([looked(finding(), check="kernel.xid", seconds=90)], cursor=("boot-1", 2))
     monitor.flush(at(200))
     assert "no faults today" in monitor.store_problem
     assert (store.cursor(), store.history().faults) == (("boot-1", 1), {})

@@ -718,7 +718,7 @@ def test_the_monitor_keeps_what_a_full_disk_refuses(small_disk: Path) -> None:
     monitor = Monitor({}, store)
     monitor.begin_boot("boot-1", START)
     filler = fill(small_disk)
-    monitor.absorb(looked(finding(evidence=BIG)), cursor=("boot-1", 7))
+    monitor.absorb_batch([looked(finding(evidence=BIG))], cursor=("boot-1", 7))
     assert "full" in monitor.store_problem
     assert [each.code for each in monitor.diagnoses()] == ["gpu.sick"]
     assert (store.history().faults, store.cursor()) == ({}, None)
