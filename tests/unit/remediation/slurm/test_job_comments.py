@@ -228,6 +228,14 @@ def test_a_job_that_ends_keeps_the_notice_from_no_other() -> None:
     assert "slurmctld does not know job 9" in nine
 
 
+def test_a_job_is_notified_once() -> None:
+    """The daemon after this one finds the sentence in the AdminComment."""
+    node = SharedNode()
+    for _ in range(2):
+        tell_owners(SlurmOrchestrator(node="n0002", run=node), "fault on node n0002")
+    assert node.notified == ["8", "10"]
+
+
 def test_a_slurmctld_that_does_not_answer_is_asked_no_more() -> None:
     """The jobs behind the one without an answer are not tried, each with its own timeout."""
     node = SharedNode(silent="8")
