@@ -34,8 +34,8 @@ from healthd.state.monitor import Monitor, gone_jobs
 # An agent that only observes loads no remediation, no SQLite, no drills and no notifications; one without kernel checks
 # loads no reader of the kernel log either.
 if TYPE_CHECKING:
+    from healthd.agent.duty_runs import DutyRuns
     from healthd.agent.job_verdicts import JobVerdicts
-    from healthd.agent.jobs import JobRuns
     from healthd.agent.plugin_restart import PluginRestart
     from healthd.core.capabilities import Hands
     from healthd.core.unseen import Unseen
@@ -77,7 +77,7 @@ class Agent(Struct, kw_only=True):
     """Sends notifications; None where no receiver is configured."""
     changed: Callable[[], None] = lambda: None
     """Wakes the engine: there is something to do."""
-    jobs: Mapping[str, JobRuns] = field(default_factory=dict)
+    duties: Mapping[str, DutyRuns] = field(default_factory=dict)
     """The daemon's own duties, by name; none where no daemon runs."""
     drills: Drills | None = None
     """Plays faults that are not there; None where no daemon runs."""

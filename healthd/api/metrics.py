@@ -43,7 +43,7 @@ class MetricsPage(Bounded):
         """Every metric of the node."""
         yield from self._node()
         yield from self._checks()
-        yield from self._jobs()
+        yield from self._duties()
         yield from self._faults()
         yield from self._readings()
         yield from self._workers()
@@ -121,25 +121,27 @@ class MetricsPage(Bounded):
             unknown.add_metric([name], counted.unknown if counted else 0)
         yield from (status, age, success, took, ran, kept, unknown)
 
-    def _jobs(self) -> Iterator[Metric]:
+    def _duties(self) -> Iterator[Metric]:
         """The daemon's own duties, as the events of its scheduler count them."""
         ran = SummaryMetricFamily(
-            "healthd_job_run_seconds",
-            "Runs of a job of the daemon itself, and how long they took together",
-            labels=["job"],
+            "healthd_duty_run_seconds",
+            "Runs of a duty of the daemon, and how long they took together",
+            labels=["duty"],
         )
         failed = CounterMetricFamily(
-            "healthd_job_failed_runs", "Runs of a job that ended in a defect of healthd", labels=["job"]
+            "healthd_duty_failed_runs", "Runs of a duty that ended in a defect of healthd", labels=["duty"]
         )
         missed = CounterMetricFamily(
-            "healthd_job_missed_runs", "Runs of a job that were due while the one before was under way", labels=["job"]
+            "healthd_duty_missed_runs",
+            "Runs of a duty that were due while the one before was under way",
+            labels=["duty"],
         )
         age = GaugeMetricFamily(
-            "healthd_job_last_success_seconds",
-            "Seconds since a job last came to its end, or since the daemon began",
-            labels=["job"],
+            "healthd_duty_last_success_seconds",
+            "Seconds since a duty last came to its end, or since the daemon began",
+            labels=["duty"],
         )
-        for name, runs in self._agent.jobs.items():
+        for name, runs in self._agent.duties.items():
             ran.add_metric([name], runs.done, runs.took_s)
             failed.add_metric([name], runs.failed)
             missed.add_metric([name], runs.missed)

@@ -181,8 +181,8 @@ class Daemon:
         self.failed = False
         self.left: tuple[str, ...] = ()
         """The threads that did not end in time; the next start finds again what they were doing."""
-        self._schedule = Schedule(self._job_failed)
-        self.agent.jobs = self._schedule.runs
+        self._schedule = Schedule(self._duty_failed)
+        self.agent.duties = self._schedule.runs
 
     def run(self) -> None:
         """Start everything, say READY, turn the schedule until a signal, and end in order."""
@@ -313,10 +313,10 @@ class Daemon:
             self._log.info("state.usable")
             self._signals.reload()
 
-    def _job_failed(self, job: str, error: BaseException) -> None:
+    def _duty_failed(self, duty: str, error: BaseException) -> None:
         """A defect. A duty that fails ends the daemon; a check that could not be started is due again."""
-        self._log.critical("job.failed", job=job, exc_info=error)
-        if job in self._schedule.runs:
+        self._log.critical("duty.failed", duty=duty, exc_info=error)
+        if duty in self._schedule.runs:
             self._end_failed()
 
     # -- threads ------------------------------------------------------------------------------------------------------

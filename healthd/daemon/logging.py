@@ -23,7 +23,7 @@ SENTENCES: Mapping[str, str] = {
     "daemon.waiting": "stopping: waiting at most {at_most_s:g} s for the step under way to end",
     "job.unreported": "{problem}",
     "fleet.unread": "the fleet was not read: {error}",
-    "job.failed": "job {job} of the daemon failed; this is a defect of healthd",
+    "duty.failed": "duty {duty} of the daemon failed; this is a defect of healthd",
     "metadata.answers": "the metadata service answers now: restarting with its answers",
     "metadata.silent": "the metadata service has not answered yet; facts that it alone has are unknown until then",
     "metrics.unwritten": "the metrics were not written to {path}: {error}",

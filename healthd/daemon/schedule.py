@@ -20,7 +20,7 @@ from apscheduler.job import Job
 from apscheduler.schedulers.base import BaseScheduler
 from apscheduler.triggers.base import BaseTrigger
 
-from healthd.agent.jobs import JobRuns
+from healthd.agent.duty_runs import DutyRuns
 
 _GRID_S = 5.0
 _GRID = timedelta(seconds=_GRID_S)
@@ -108,7 +108,7 @@ class Schedule:
 
     def __init__(self, failed: Callable[[str, BaseException], None]) -> None:
         self._failed, self._apart = failed, _OwnThreads()
-        self.runs: dict[str, JobRuns] = {}
+        self.runs: dict[str, DutyRuns] = {}
         self._turned_s, self._began = time.monotonic(), datetime.now(UTC)
         self._scheduler = _Scheduler(
             executors={_HERE: DebugExecutor(), _APART: self._apart},
@@ -135,7 +135,7 @@ class Schedule:
     ) -> None:
         """``work`` is done after ``first_s``, else ``every_s`` seconds, and then every ``every_s``. A run that is due
         while the one before is under way is missed. Not ``waits``: it takes no time, and has no thread."""
-        self.runs[name] = JobRuns()
+        self.runs[name] = DutyRuns()
         first = datetime.now(UTC) + timedelta(seconds=every_s if first_s is None else first_s)
         executor = _APART if waits else _HERE
         self._scheduler.add_job(
@@ -174,7 +174,7 @@ class Schedule:
 
     def _heard(self, event: events.JobEvent) -> None:
         """Count the end of a run, of which APScheduler tells its listener."""
-        runs = self.runs.get(event.job_id, JobRuns())
+        runs = self.runs.get(event.job_id, DutyRuns())
         match event.code:
             case events.EVENT_JOB_EXECUTED if event.job_id in self.runs:
                 runs.succeeded(event.retval)

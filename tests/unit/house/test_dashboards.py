@@ -35,6 +35,14 @@ def test_every_metric_that_is_asked_for_exists(name: str) -> None:
     assert {each for each in known if f"| `{each}` |" not in page} == set()
 
 
+def test_no_metric_has_a_label_that_prometheus_sets_itself() -> None:
+    """`job` and `instance` are of the scrape: as labels of a metric they would become exported_job, unfound."""
+    page = (ROOT / "docs/reference/metrics.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(healthd_\w+)` \| \w+ \| ([^|]*) \|", page, re.MULTILINE)
+    assert len(rows) > 50
+    assert [name for name, labels in rows if {"`job`", "`instance`"} & set(labels.replace(",", " ").split())] == []
+
+
 @pytest.mark.parametrize("name", SPEAKING)
 def test_every_recording_that_is_asked_for_is_made(name: str) -> None:
     """Each healthd:… is one of rules.yaml, and each for the dashboards is used."""

@@ -7,7 +7,7 @@ import time
 from msgspec import Struct, field
 
 
-class JobRuns(Struct, kw_only=True):
+class DutyRuns(Struct, kw_only=True):
     """Since the daemon began. ``missed``: due while the one before was under way. Times are monotonic seconds."""
 
     done: int = 0
