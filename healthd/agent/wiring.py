@@ -6,11 +6,10 @@ code that puts an engine together does not ask which it is. Nothing runs here, a
 
 from __future__ import annotations
 
-import os
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,16 +19,14 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from healthd import __version__
-from healthd.agent.driver_at_fault import DriverAtFault
-from healthd.agent.freezes import freezes_on
 from healthd.agent.hindsight import JournalHindsight
-from healthd.agent.jobs_here import JobsHere
 from healthd.agent.node_facts import runs_kubernetes, runs_slurm
+from healthd.agent.node_rules import DriverAtFault, JobsHere, bounds_of, rules_of
 from healthd.checklib.nvlink_domain import DOMAIN
 from healthd.checks.gpu_recovery import OWED
 from healthd.config.load import NO_JOBS
 from healthd.config.match import Match
-from healthd.config.schema.config import ApproveSection, Config, PolicySection
+from healthd.config.schema.config import Config
 from healthd.core.check import judged
 from healthd.core.errors import ConfigError, ExtraMissing, SourceError
 from healthd.core.model import NODE, Outcome, Remedy
@@ -39,10 +36,10 @@ from healthd.observe.checkup import Checkup
 from healthd.remediation.decide.canary import revision_of
 from healthd.remediation.decide.fleet import CLUSTER
 from healthd.remediation.decide.handoff import Versions
-from healthd.remediation.decide.ledger import Bounds, repairs_of
+from healthd.remediation.decide.ledger import repairs_of
 from healthd.remediation.decide.policy import Rules
 from healthd.remediation.decide.remediation import Remediation
-from healthd.remediation.decide.rules import FEATURE, LABEL, STEPS, Policy, by_label
+from healthd.remediation.decide.rules import FEATURE, LABEL, Policy
 from healthd.remediation.engine.absent import AbsentNodes, AbsentWatch
 from healthd.remediation.engine.dependencies import Beat, Dependencies, Timeouts
 from healthd.remediation.engine.engine import Engine
@@ -171,7 +168,7 @@ def open_absent(config: Config, name: str, orchestrator: Orchestrator, policy: P
     cluster = cluster_of(config, orchestrator)
     absent = AbsentNodes(
         node=lambda name: SlurmOrchestrator.of(config, name),
-        rules=lambda: rules_of(config, policy, cluster),
+        rules=lambda: rules_of(config, policy, cluster.opt_out),
         timeouts=timeouts_of(config, cluster),
         monotonic_s=time.monotonic,
     )
@@ -223,7 +220,7 @@ def make_engine(
     )
 
     def rules() -> Rules:
-        made = rules_of(config, policy, cluster, clock())
+        made = rules_of(config, policy, cluster.opt_out, clock())
         now = jobs_here.mode(made.mode, is_calling=bool(by_job and monitor.diagnoses()))
         decider = revision(driver(monitor.history.faults))
         return replace(made, mode=now.mode, by_job=now.why, revision=decider, uncounted=uncounted)
@@ -397,64 +394,6 @@ def timeouts_of(config: Config, cluster: Cluster) -> Timeouts:
         overdue_s=remediation.overdue_s,
         wait_idle_timeout_s=remediation.wait_idle_timeout_s,
         undrain_holds_s=remediation.undrain_holds_s,
-    )
-
-
-def rules_of(config: Config, policy: Policy, cluster: Cluster, now: datetime | None = None) -> Rules:
-    """The operator's rules for this node, as configured; each call checks for the opt-out file. ``now``: of the freezes
-    that are on; None for the machine's clock."""
-    remediation, (feature, called) = config.remediation, cluster.opt_out
-    opt_out = remediation.opt_out_file
-    by_file = f"{opt_out} exists" if opt_out and os.path.exists(opt_out) else ""
-    return Rules(
-        mode=remediation.mode,
-        max_out=config.budget.max_out,
-        replacements_per_hour=config.budget.replacements_per_hour,
-        replacements_per_day=config.budget.replacements_per_day,
-        opted_out=by_file or by_label(config.node.labels, remediation.opt_out_label),
-        opt_out_feature=feature,
-        feature_is=called,
-        adopt_automatic=config.orchestrator.slurm.adopt_automatic_drains,
-        approvals=approvals_of(remediation.approve),
-        freezes=freezes_on(remediation.freeze, now or datetime.now(UTC)) if remediation.freeze else (),
-        policy=policy,
-        bounds=bounds_of(config.policy),
-    )
-
-
-_MINUTES = {"m": 1, "h": 60, "d": 1440, "w": 10_080}
-
-
-def approvals_of(section: ApproveSection) -> dict[Remedy, timedelta | None]:
-    """After which time without an answer each remedy goes ahead: see Rules."""
-    return {remedy: _without_answer(getattr(section, remedy)) for remedy in STEPS}
-
-
-def _without_answer(setting: str) -> timedelta | None:
-    if setting == "ask":
-        return None
-    after = setting.removeprefix("go").removeprefix(" after ")
-    return timedelta(minutes=int(after[:-1]) * _MINUTES[after[-1]]) if after else timedelta()
-
-
-def bounds_of(section: PolicySection) -> Bounds:
-    """The limits of a configuration."""
-    return Bounds(
-        relapse_days=section.relapse_days,
-        repairs_per_remedy=section.repairs_per_remedy,
-        repairs_per_fault=section.repairs_per_fault,
-        lemon_repairs=section.lemon_repairs,
-        lemon_days=section.lemon_days,
-        same_fault_nodes=section.same_fault_nodes,
-        same_fault_minutes=section.same_fault_minutes,
-        returns_per_day=section.returns_per_day,
-        storm_nodes=section.storm_nodes,
-        storm_share=section.storm_share,
-        storm_hours=section.storm_hours,
-        repairs_in_vain=section.repairs_in_vain,
-        repairs_judged=section.repairs_judged,
-        canary_repairs=section.canary_repairs,
-        replacements_in_vain=section.replacements_in_vain,
     )
 
 

@@ -11,8 +11,9 @@ from datetime import datetime
 
 from msgspec import Struct
 
-from healthd.core.model import SEVERITY_RANK, Component, Diagnosis, Outcome, Remedy, Root, Severity
+from healthd.core.model import SEVERITY_RANK, Component, Diagnosis, Outcome, Remedy, Severity
 from healthd.judge.devices import DeviceNames, device_range, folded_about, folded_texts
+from healthd.judge.diagnose import reasons_of, roots_of
 from healthd.judge.history import Fault, FaultKey, acknowledged_text
 
 _MOST_WORDS = 2
@@ -96,21 +97,6 @@ def unknowns_of(outcomes: Iterable[Outcome], names: DeviceNames) -> tuple[Cause,
         for (optional, reason), same in by_reason.items()
     ]
     return tuple(sorted(found, key=lambda each: each.optional))
-
-
-def roots_of(diagnosis: Diagnosis) -> tuple[Root, ...]:
-    """The faults that nothing else explains; a diagnosis that names none has the one that it is called by."""
-    if diagnosis.roots:
-        return diagnosis.roots
-    return (Root(code=diagnosis.code, severity=diagnosis.severity, remedy=diagnosis.remedy, since=diagnosis.since),)
-
-
-def reasons_of(diagnosis: Diagnosis, index: int) -> tuple[str, ...]:
-    """The messages of one root: ``diagnose`` puts those of the roots first, in their order, then the symptoms'."""
-    if not diagnosis.roots:
-        return diagnosis.reasons
-    own = diagnosis.reasons[index : index + 1]
-    return own if index else (*own, *diagnosis.reasons[len(diagnosis.roots) :])
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -50,6 +50,21 @@ def judge(diagnoses: Iterable[Diagnosis], outcomes: Iterable[Outcome]) -> Verdic
     return Verdict.WARNING if Severity.WARNING in severities else Verdict.OK
 
 
+def roots_of(diagnosis: Diagnosis) -> tuple[Root, ...]:
+    """The faults that nothing else explains; a diagnosis that names none has the one that it is called by."""
+    if diagnosis.roots:
+        return diagnosis.roots
+    return (Root(code=diagnosis.code, severity=diagnosis.severity, remedy=diagnosis.remedy, since=diagnosis.since),)
+
+
+def reasons_of(diagnosis: Diagnosis, index: int) -> tuple[str, ...]:
+    """The messages of one root: ``diagnose`` puts those of the roots first, in their order, then the symptoms'."""
+    if not diagnosis.roots:
+        return diagnosis.reasons
+    own = diagnosis.reasons[index : index + 1]
+    return own if index else (*own, *diagnosis.reasons[len(diagnosis.roots) :])
+
+
 def _causes(faults: Sequence[Fault]) -> Mapping[FaultKey, Fault]:
     """For every fault the root that explains it, itself if none does. Faults that explain each other are roots.
 

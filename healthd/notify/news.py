@@ -17,9 +17,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from healthd.core.model import SEVERITY_RANK, Action, Decision, Diagnosis, Refusal, Remedy, Severity, Step, Verdict
-from healthd.judge.causes import reasons_of, roots_of
 from healthd.judge.clock import moved
 from healthd.judge.devices import folded_texts
+from healthd.judge.diagnose import reasons_of, roots_of
 from healthd.judge.history import Fault, acknowledged_text
 from healthd.remediation.decide.remediation import End, Phase, Remediation
 

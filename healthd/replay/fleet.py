@@ -13,7 +13,8 @@ from heapq import heappop, heappush
 from msgspec.structs import replace
 
 from healthd.agent.agent import enabled_checks
-from healthd.agent.wiring import Cluster, rules_of, timeouts_of
+from healthd.agent.node_rules import rules_of
+from healthd.agent.wiring import Cluster, timeouts_of
 from healthd.config.schema.config import Config
 from healthd.core.model import Mode, Outcome
 from healthd.remediation.decide.fleet import CLUSTER
@@ -130,7 +131,7 @@ def _world(config: Config, policy: Policy, clock: PastClock, *, mode: Mode, node
     simulated.nodes.update((f"{_SPARE}{number}", FakeClusterNode()) for number in range(nodes))
     return World(
         config=config,
-        rules=rules_of(config, policy, cluster),
+        rules=rules_of(config, policy, cluster.opt_out),
         timeouts=replace(timeouts_of(config, cluster), let_go_s=config.replay.reset_s + LET_GO_S),
         checks=checks,
         kernel_checks={name: check for name, check in checks.items() if check.on == "kernel"},

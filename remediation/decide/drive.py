@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from healthd.checklib.xids import ends_process
 from healthd.core.model import REMEDY_RANK, REPAIRS, Action, Decision, Diagnosis, Mode, Remedy, Severity, Step
-from healthd.judge.causes import roots_of
+from healthd.judge.diagnose import roots_of
 from healthd.remediation.decide.ledger import closed
 from healthd.remediation.decide.on_job import WAIT, OnJob
 from healthd.remediation.decide.policy import Rules

@@ -16,7 +16,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from healthd.core.model import MODE_RANK, NODE, REMEDY_RANK, Component, Diagnosis, Mode, Remedy, Root, Severity, Step
-from healthd.judge.causes import roots_of
+from healthd.judge.diagnose import roots_of
 from healthd.remediation.decide.on_job import WAIT, OnJob
 
 Ladder = tuple[Remedy, ...]

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from healthd.core.errors import BackendError, StoreError
 from healthd.core.model import Action, Decision, Diagnosis, Event, Mode, Refusal, Refused, Step
-from healthd.judge.causes import roots_of
+from healthd.judge.diagnose import roots_of
 from healthd.remediation.decide.commands import Command, CommandOutcome
 from healthd.remediation.decide.drive import (
     decided_about,

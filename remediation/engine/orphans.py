@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from healthd.core.errors import BackendError
 from healthd.core.model import Action, Decision, Refusal, Refused
-from healthd.judge.causes import roots_of
+from healthd.judge.diagnose import roots_of
 from healthd.remediation.decide.adoption import found_remediation, has_booted, must_be_shown
 from healthd.remediation.decide.handoff import HandoffRecord, parse
 from healthd.remediation.decide.ledger import many_returns, returns_of

@@ -22,8 +22,8 @@ from msgspec.structs import replace
 
 from healthd.core.errors import BackendError, BackendRefused, BackendUnknown, HealthdError
 from healthd.core.model import REPAIRS, ClearsBy, Refusal, Refused, Step
-from healthd.judge.causes import roots_of
 from healthd.judge.clock import JUMP, ClockWatch, moved, was_set
+from healthd.judge.diagnose import roots_of
 from healthd.remediation.decide.drive import KnownFaults, ending_job, heading_back, not_helped, only_out
 from healthd.remediation.decide.fleet import Go, MayClaim, Settle, WaitForSlot
 from healthd.remediation.decide.ledger import held_back, records_of, returns_of, settle_s

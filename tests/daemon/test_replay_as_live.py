@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from healthd.agent.agent import reading_agent
-from healthd.agent.wiring import bounds_of
+from healthd.agent.node_rules import bounds_of
 from healthd.checklib.loglines import line_rows
 from healthd.config.schema.config import CheckConfig, Config, NodeSection, SourcesSection
 from healthd.core.check import discover

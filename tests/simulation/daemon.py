@@ -16,7 +16,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from healthd.agent.hindsight import ends_by
-from healthd.agent.wiring import Cluster, rules_of, timeouts_of
+from healthd.agent.node_rules import rules_of
+from healthd.agent.wiring import Cluster, timeouts_of
 from healthd.config.schema.config import Config
 from healthd.core.check import Check, NoSettings, judged, unknown
 from healthd.core.errors import BackendError, StoreError
@@ -307,7 +308,7 @@ class Daemon:
     def _dependencies(self, provisioner: Provisioner, resetter: Resetter, fuse: Fuse) -> Dependencies:
         ground, store, wall = self._ground, self.disk.store, self._wall
         cluster = ground.cluster()
-        rules = rules_of(ground.config, ground.policy, cluster)  # no operator changes the settings of a fleet
+        rules = rules_of(ground.config, ground.policy, cluster.opt_out)  # no operator changes the settings of a fleet
         door = ground.change.orchestrator(Door(ground.slurm, self.name), self.name)
         orchestrator = WiredOrchestrator(door, fuse, lambda _: None, lambda: None)
         absent = AbsentNodes(

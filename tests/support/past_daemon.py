@@ -16,7 +16,8 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from healthd.agent.agent import kernel_needles
-from healthd.agent.wiring import Cluster, rules_of, timeouts_of
+from healthd.agent.node_rules import rules_of
+from healthd.agent.wiring import Cluster, timeouts_of
 from healthd.config.schema.config import Config
 from healthd.core.check import Check, NoSettings, judged
 from healthd.core.errors import BackendBusy
@@ -86,7 +87,7 @@ class Fleet(Struct, kw_only=True):
 
     def rules(self) -> Rules:
         """What is allowed."""
-        return rules_of(self.config, self.policy, self.like)
+        return rules_of(self.config, self.policy, self.like.opt_out)
 
     def seconds(self) -> float:
         """The wall clock."""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from healthd.agent.jobs_here import JobsHere
+from healthd.agent.node_rules import JobsHere
 from healthd.config.job_match import ModeByJob, mode_by_job
 from healthd.config.load import Loaded, examine, load
 from healthd.core.errors import BackendUnknown

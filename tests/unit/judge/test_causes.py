@@ -6,8 +6,9 @@ from msgspec.structs import replace
 
 from healthd.core.check import judged, ok, unknown
 from healthd.core.model import NODE, Component, Outcome, Remedy, Result, Root, Severity, gpu_component
-from healthd.judge.causes import causes_of, reasons_of, roots_of, unknowns_of
+from healthd.judge.causes import causes_of, unknowns_of
 from healthd.judge.devices import DeviceNames
+from healthd.judge.diagnose import reasons_of, roots_of
 from tests.support.judgement import START, at, diagnosis, fault
 
 NAMES = DeviceNames({f"gpu:GPU-{n}": f"GPU {n}" for n in range(8)})

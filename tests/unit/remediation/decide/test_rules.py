@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from healthd.core.model import NODE, Component, Mode, Remedy, Severity
-from healthd.judge.causes import roots_of
+from healthd.judge.diagnose import roots_of
 from healthd.remediation.decide.rules import BY_REMEDY, OWN_REMEDY, OpenCodes, Policy, Rule, layered
 from tests.support.judgement import DRIVER, GPU, diagnosis
 

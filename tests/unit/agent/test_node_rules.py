@@ -1,10 +1,11 @@
-"""The driver's version is read once for each fault, and again while there is none to read."""
+"""The rules are those of the configuration; the driver's version is read once for each fault."""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from healthd.agent.driver_at_fault import DriverAtFault
+from healthd.agent.node_rules import DriverAtFault, bounds_of
+from healthd.config.schema.config import PolicySection
 from healthd.core.model import Component, Remedy, Severity
 from healthd.judge.history import Fault, FaultKey
 
@@ -61,3 +62,12 @@ def test_a_driver_that_is_not_there_yet_is_read_again_while_a_fault_is_open() ->
     assert (known(one), known(one), driver.reads) == ("", "", 3)
     driver.version = "580.1"
     assert (known(one), known(one), driver.reads) == ("580.1", "580.1", 4)
+
+
+def test_the_limits_are_the_settings() -> None:
+    """Every setting of the section reaches the decision."""
+    section = PolicySection(lemon_repairs=9, lemon_days=3, repairs_per_fault=7, repairs_per_remedy=3, relapse_days=2)
+    bounds = bounds_of(section)
+    assert (bounds.lemon_repairs, bounds.lemon_days, bounds.repairs_per_fault) == (9, 3, 7)
+    assert (bounds.repairs_per_remedy, bounds.relapse_days) == (3, 2)
+    assert (bounds.same_fault_nodes, bounds.same_fault_minutes) == (4, 10)
