@@ -240,12 +240,12 @@ def agent(storm: Storm, disk: Path, node: str, notes: Notes, calls: Notes) -> No
 
 
 def kind_of(sentence: str) -> tuple[str, str]:
-    """What a turn came to: hold, settle, go, queue (asks again in its turn) or trouble, and the sentence."""
+    """What a turn came to: hold, settle, go, queue (asks again later) or trouble, and the sentence."""
     if sentence.startswith("fenced"):
         return "settle", sentence
     if sentence.startswith(("waits for a slot", "at the fleet limit", "gpu.xid.79 on ")):
         return "hold", sentence
-    if sentence.endswith("asks in its turn"):
+    if sentence.startswith("the cluster is slow"):
         return "queue", sentence
     return ("go" if sentence.startswith(("out until", "drained")) else "trouble"), sentence
 

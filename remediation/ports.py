@@ -72,7 +72,6 @@ class NodeView(Struct, frozen=True, kw_only=True):
     freeze: str = ""
     may_sleep: bool = False
     features: frozenset[str] = frozenset()
-    raw: str = ""
 
     @property
     def asleep(self) -> bool:
@@ -105,7 +104,7 @@ class NodeView(Struct, frozen=True, kw_only=True):
 
 
 class ScopeSnapshot(Struct, frozen=True, kw_only=True):
-    """The same as FleetLevel for one partition or instance group that this node is in."""
+    """The same as FleetSnapshot for one partition or instance group that this node is in."""
 
     scope: str
     out: frozenset[str]

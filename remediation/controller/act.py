@@ -194,7 +194,7 @@ class RequestedNode:
         """Whether another remedy follows is the node's to say."""
         return "what follows is for the node itself to say"
 
-    def too_many(self, *, by_command: bool) -> str:
+    def too_many(self, *, by_command: bool, is_counted: bool = False) -> str:
         """Why no machine may be replaced now, or "", as the controller counted it."""
         return self._too_many
 

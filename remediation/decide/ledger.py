@@ -254,7 +254,7 @@ def _slow_storm(code: str, me: str, records: FleetRecords, now: datetime, bounds
         return ""
     where = f"{code} on {len(having)} nodes within {bounds.storm_hours:g} h ({listed(sorted(having))})"
     told = "; ".join([where, *_versions(having, records)])
-    why = "so many are not worn out by themselves, so none is rebooted or replaced for it"
+    why = "a shared cause is likely, so none is rebooted or replaced for it"
     return f"{told}: {why}: an operator has to look"
 
 

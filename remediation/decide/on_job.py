@@ -243,7 +243,10 @@ def _requeued(restart: JobRestart, job: NodeJob, now: datetime) -> JobMove:
     if restart.stage is not JobStage.ENDED:
         return JobMove(act=JobAct.NOTE_END, words=f"job {restart.words}: requeued, has ended on all of its nodes")
     if now < restart.at + _STARTS_AFTER:
-        return _wait(restart, "requeued, starts when no node takes that for its last run")
+        return _wait(
+            restart,
+            f"requeued; may start {_STARTS_AFTER.total_seconds():g} s after its end",
+        )
     return JobMove(act=JobAct.START, words=f"job {restart.words}: requeued, may start; `healthd job {job.id}` shows it")
 
 

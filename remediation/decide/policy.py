@@ -84,14 +84,13 @@ class Rules(Struct, frozen=True, kw_only=True):
 class SeenElsewhere(Struct, frozen=True, kw_only=True):
     """A finding on another node, as the cluster shows it, whether that node is held or not.
 
-    ``at``: when it began there. ``group``: the UltraServer or placement group of that node, or "". ``returned``: the
-    node was repaired for it ``at`` then, or came back from it, and may not have it any more.
+    ``at``: when it began there. ``returned``: the node was repaired for it ``at`` then, or came back from it, and may
+    not have it any more.
     """
 
     node: str
     code: str
     at: datetime
-    group: str = ""
     returned: bool = False
 
 
@@ -393,35 +392,29 @@ def many_at_once(code: str, since: datetime, me: str, elsewhere: Iterable[SeenEl
     to another node while so many show it is held with them: a node that was rebooted meanwhile sees it begin again.
     """
     same = [each for each in elsewhere if each.code == code]
-    group_of = _together(since, me, since, same, bounds) or _joined(me, since, same, bounds)
-    if not group_of:
+    nodes = _together(since, me, since, same, bounds) or _joined(me, since, same, bounds)
+    if not nodes:
         return ""
-    groups: dict[str, list[str]] = {}
-    for node in sorted(group_of):
-        groups.setdefault(group_of[node], []).append(node)
-    alone = groups.pop("", [])
-    shown = [f"{group}: {listed(nodes)}" for group, nodes in sorted(groups.items())]
-    shown += [listed(alone)] if alone else []
-    where = f"{len(group_of)} nodes within {bounds.same_fault_minutes:g} min ({'; '.join(shown)})"
+    where = f"{len(nodes)} nodes within {bounds.same_fault_minutes:g} min ({listed(sorted(nodes))})"
     return f"{code} on {where}: many at once is not a node's fault, so nothing is taken out for it"
 
 
-def _joined(me: str, since: datetime, same: Sequence[SeenElsewhere], bounds: Bounds) -> dict[str, str]:
+def _joined(me: str, since: datetime, same: Sequence[SeenElsewhere], bounds: Bounds) -> frozenset[str]:
     """The nodes that show it, where they are many at once and this one has it within the day after; none else."""
     day = timedelta(days=1)
     starts = {each.at for each in same if not each.returned and timedelta() < since - each.at <= day}
     groups = (_together(start, me, since, same, bounds) for start in sorted(starts))
-    return next(filter(None, groups), {})
+    return next(filter(None, groups), frozenset())
 
 
 def _together(
     start: datetime, me: str, since: datetime, same: Iterable[SeenElsewhere], bounds: Bounds
-) -> dict[str, str]:
-    """The nodes that have it within minutes of ``start``, each with its group; none where they are not many."""
+) -> frozenset[str]:
+    """The nodes that have it within minutes of ``start``; none where they are not many."""
     window = timedelta(minutes=bounds.same_fault_minutes)
-    group_of = {me: ""} if abs(since - start) <= window else {}
-    group_of |= {each.node: each.group for each in same if abs(each.at - start) <= window}
-    return group_of if len(group_of) >= bounds.same_fault_nodes else {}
+    others = {each.node for each in same if abs(each.at - start) <= window}
+    nodes = frozenset(others | {me}) if abs(since - start) <= window else frozenset(others)
+    return nodes if len(nodes) >= bounds.same_fault_nodes else frozenset()
 
 
 def _shared(answer: RuleAnswer, situation: Situation, bounds: Bounds) -> str:

@@ -237,7 +237,7 @@ def without_machine(
 
 
 def why_it_stays(text: str, record: HandoffRecord | None, now: datetime, bounds: Bounds, *, has_slot: bool) -> str:
-    """Why a drain of this text under a name without a machine is not released, or "". ``mark``: the node's own record.
+    """Why a drain of this text under a name without a machine is not released, or "". ``record``: the node's own.
 
     A text alone proves nothing, since every user can write it. An operator's own drain stands until it is released, and
     a node that was given up stays out until an operator says otherwise. One that went out for the same code each time

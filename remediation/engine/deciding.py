@@ -184,7 +184,7 @@ class ClusterView:
         except BackendRefused:
             self._own = ""  # somebody else's text is in its place
         except BackendError as error:
-            return f"what it shows the others is not known, or not taken back yet: {error}"
+            return f"its finding may still stand in the handoff record, which other nodes read: {error}"
         return ""
 
     def hide(self, remediation: Remediation) -> None:

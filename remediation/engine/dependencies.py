@@ -318,16 +318,18 @@ class Dependencies(Struct, frozen=True, kw_only=True):
         fleet = self.slots.recalled(max_age_s=max_age_s) or self.slots.learn()
         return canary(records_of(fleet, self.clock()), rules.revision, rules.bounds)
 
-    def too_many(self, *, by_command: bool = False) -> str:
+    def too_many(self, *, by_command: bool = False, is_counted: bool = False) -> str:
         """Why no machine of the fleet may be replaced now, or "". An operator's command passes the bound of a day.
+        ``is_counted``: this machine's own replacement is written down already, and does not count against itself.
 
         Raises BackendUnknown.
         """
         snapshot, rules, now = self.orchestrator.snapshot(), self.rules(), self.clock()
+        per_day = None if by_command else day_limit(rules.replacements_per_day, snapshot.total)
         return rate_held(
             self.orchestrator.view().name,
             replacements(snapshot.records, RATE_WINDOW, now),
             replacements(snapshot.records, DAY_WINDOW, now),
-            per_hour=rules.replacements_per_hour,
-            per_day=None if by_command else day_limit(rules.replacements_per_day, snapshot.total),
+            per_hour=rules.replacements_per_hour + is_counted,
+            per_day=None if per_day is None else per_day + is_counted,
         )

@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 
 from msgspec.structs import replace
 
-from healthd.core.errors import BackendError, StoreError
+from healthd.core.errors import BackendError, BackendRefused, StoreError
 from healthd.core.model import Action, Decision, Diagnosis, Event, Mode, Refusal, Refused, Step
 from healthd.judge.diagnose import roots_of
 from healthd.remediation.decide.commands import Command, CommandOutcome
@@ -34,7 +34,7 @@ from healthd.remediation.decide.ledger import many_returns, returns_of
 from healthd.remediation.decide.on_job import JobOutcome
 from healthd.remediation.decide.paging import STUCK_AFTER_S, wanted
 from healthd.remediation.decide.policy import Considered, Rules
-from healthd.remediation.decide.remediation import Remediation, ended_last, reason_text
+from healthd.remediation.decide.remediation import Phase, Remediation, ended_last, reason_text
 from healthd.remediation.decide.rules import without_drain
 from healthd.remediation.engine.commands import CommandChecks, CommandExecution
 from healthd.remediation.engine.deciding import ClusterView, Decider, unsearched
@@ -46,13 +46,12 @@ from healthd.remediation.ports import FleetSnapshot, StateOwner
 
 _ORDER_WAITS_S = 20.0  # for a turn that is under way
 _ENDING = "healthd is stopping: nothing more is begun; what is left is done once it is back"
-_SEEN_FOR_S = 10.0  # everybody may ask for the plan; the cluster is not read anew for each
 _TOUCH_NOTHING = frozenset({Refusal.OBSERVE, Refusal.OPTED_OUT})
 _REREAD_EVERY_S = 60.0  # whether a reset can be made is asked of the machine
 
 
 class Engine:
-    """One node's engine. ``result`` is called whenever something changed and every few seconds; calls never overlap."""
+    """One node's engine. ``reconcile`` is called whenever something changed and every few seconds; no two at once."""
 
     def __init__(self, dependencies: Dependencies) -> None:
         self._dependencies = dependencies
@@ -105,7 +104,7 @@ class Engine:
         job is about to start here, so a drain does not wait until the node's slot has settled.
         """
         if not self._lock.acquire(timeout=wait_s):
-            return "another turn of the engine is still under way"
+            return "another reconcile is still under way"
         problem = ""
         try:
             self._dependencies.beat.begin()
@@ -118,7 +117,8 @@ class Engine:
         except StoreError as error:
             message = problem = f"nothing was done: {error}"
         except BackendError as error:
-            message = problem = f"the cluster did not answer, so nothing more was done: {error}"
+            answer = "refused" if isinstance(error, BackendRefused) else "gave no answer"
+            message = problem = f"the back end {answer}, so nothing more was done: {error}"
             if self._note(message, Event(at=self._clock(), kind="step", text=message)):
                 self.stats.refuse(Refusal.UNREADABLE)
         finally:
@@ -130,7 +130,7 @@ class Engine:
         return message
 
     def execute(self, command: Command, now: datetime) -> CommandOutcome:
-        """Begin to execute a command, or refuse it. The calls of ``result`` that follow do what is left.
+        """Begin to execute a command, or refuse it. The calls of ``reconcile`` that follow do what is left.
 
         Raises StoreError: then nothing was done.
         """
@@ -197,7 +197,7 @@ class Engine:
 
     def fenced(self, words: str) -> None:
         """The cluster shows a fence of ours, in these ``words``; "" for none. Unless a remediation is open it is the
-        reason to hold, and its claim is searched. Called from another thread than ``result``."""
+        reason to hold, and its claim is searched. Called from another thread than ``reconcile``."""
         is_left = bool(words) and self.remediation is None
         self._orphan_drains.fence = words if is_left else ""
         if is_left:
@@ -371,6 +371,7 @@ class Engine:
         self._has_remediation = True
         if self._result is None or self._result.remediation.id != remediation.id:
             self._result = StepResult(remediation=remediation, message=remediation.note)
+        started, started_s = now, self._dependencies.monotonic_s()
         remediation = self._turned(remediation, now)
         while True:
             self._dependencies.beat()
@@ -382,6 +383,10 @@ class Engine:
             self._ended = ended_last(remediation, self._ended)
             if not result.go_on or remediation.end is not None or self._ending.is_set():
                 return result.message
+            # Collecting evidence and a reset take minutes. A clock that is set meanwhile moves every time later.
+            now = started + timedelta(seconds=self._dependencies.monotonic_s() - started_s)
+            if remediation.phase is Phase.PLANNED:
+                remediation = replace(remediation, since=now)
 
     def _turned(self, remediation: Remediation, now: datetime) -> Remediation:
         """The remediation, turned to what is open now: its mode may have been raised since, its own fault may be over

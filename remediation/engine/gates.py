@@ -85,9 +85,9 @@ class Gates:
         """Why this remedy cannot be carried out here, or ""."""
         return self._dependencies.reason_against(remedy)
 
-    def too_many(self, *, by_command: bool) -> str:
+    def too_many(self, *, by_command: bool, is_counted: bool = False) -> str:
         """Why no machine of the fleet may be replaced now, or "". Raises BackendUnknown."""
-        return self._dependencies.too_many(by_command=by_command)
+        return self._dependencies.too_many(by_command=by_command, is_counted=is_counted)
 
     def _undriven(self, remediation: Remediation) -> Refused | None:
         """The law of acts. A level that only the disk remembers drives nothing: an operator may have repaired the node

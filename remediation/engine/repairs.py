@@ -16,7 +16,7 @@ from typing import Protocol
 
 from msgspec.structs import replace
 
-from healthd.core.errors import BackendBusy, BackendError, BackendRefused, BackendUnknown
+from healthd.core.errors import BackendBusy, BackendDenied, BackendError, BackendRefused, BackendUnknown
 from healthd.core.model import NODE, Clearance, ClearsBy, Event, Refusal, Refused, Remedy, Step
 from healthd.remediation.decide.adoption import repair_record
 from healthd.remediation.decide.approval import needs_approval
@@ -63,8 +63,9 @@ class Permission(Protocol):
     def reason_against(self, remedy: Remedy) -> str:
         """Why a remedy cannot be carried out here, or ""."""
 
-    def too_many(self, *, by_command: bool) -> str:
-        """Why no machine of the fleet may be replaced now, or "", by an operator's command or not."""
+    def too_many(self, *, by_command: bool, is_counted: bool = False) -> str:
+        """Why no machine of the fleet may be replaced now, or "", by an operator's command or not. ``is_counted``: this
+        one is among those that are counted."""
 
     def watched(self, remediation: Remediation, view: NodeView, now: datetime) -> StepResult | None:
         """None while the node is as it was left, and it is kept awake; else what that comes to."""
@@ -151,7 +152,7 @@ class Repairs:
         if remediation.phase is Phase.PLANNED:
             begun = self._kept_from(remediation, now, "GPU reset") or self._begun(remediation, now, "GPU reset")
         else:
-            begun = self._still_allowed(remediation, remediation, now, "GPU reset") or self._taken_up(remediation, now)
+            begun = self._against_reset(remediation, now) or self._taken_up(remediation, now)
         if isinstance(begun, StepResult):
             return begun
         remediation, self._resetting = begun, ""
@@ -186,10 +187,10 @@ class Repairs:
         except BackendBusy as error:
             return waits(self._put_off(begun, now), "reboot", Refused(kind=Refusal.MANAGED, words=str(error)))
         except BackendRefused as error:
-            return self.again_or_fail(self._refused(begun, now), now, f"the reboot was refused: {error}")
+            return self._no(begun, now, "reboot", error)
         except BackendUnknown as error:
             return StepResult(
-                remediation=self._handed_over(begun), message=f"reboot: no answer, the boot id will tell: {error}"
+                remediation=self._handed_over(begun), message=f"reboot: no answer, waiting for a new boot id: {error}"
             )
         message = f"reboot {self._asked}; waiting for a new boot id"
         return StepResult(remediation=self._handed_over(begun), message=message, asked=True)
@@ -215,25 +216,26 @@ class Repairs:
         except BackendBusy as error:
             return waits(self._put_off(begun, now), "replacement", Refused(kind=Refusal.MANAGED, words=str(error)))
         except BackendRefused as error:
-            return self.again_or_fail(self._refused(begun, now), now, f"the replacement was refused: {error}")
+            return self._no(begun, now, "replacement", error)
         except BackendUnknown as error:
-            message = f"replacement: no answer, the instance id will tell: {error}"
+            message = f"replacement: no answer, waiting for another instance id: {error}"
             return StepResult(remediation=self._handed_over(begun), message=message)
         message = f"replacement of {begun.machine} {self._asked}; waiting for another instance"
         return StepResult(remediation=self._handed_over(begun), message=message, asked=True)
 
-    def let_rest(self, result: StepResult) -> StepResult:
+    def let_rest(self, result: StepResult, now: datetime) -> StepResult:
         """A remediation that is paused, its reset not under way any more: what that had stopped is started again,
         whatever forbids the reset."""
-        return (
-            replace(result, remediation=replace(result.remediation, phase=Phase.PLANNED))
-            if result.remediation.stopped
-            else result
-        )
+        remediation = result.remediation
+        if not (remediation.stopped or remediation.id == self._resetting):
+            return result
+        planned = self._not_made(remediation)
+        self._forget_reset(remediation, now)
+        return replace(result, remediation=planned)
 
-    def again_or_fail(self, remediation: Remediation, now: datetime, why: str) -> StepResult:
-        """A repair that did not help is tried again, then the next remedy of the ladder; at its end an operator is
-        needed."""
+    def again_or_fail(self, remediation: Remediation, now: datetime, why: str, *, may_climb: bool = True) -> StepResult:
+        """A repair that did not help is tried again, then the next remedy of the ladder, where it ``may_climb``; at its
+        end an operator is needed."""
         again = before_the_act(remediation, now)
         if remediation.release_order:  # it waited for this act alone, and is obeyed from where it ended
             return StepResult(
@@ -244,7 +246,7 @@ class Repairs:
         if remediation.attempts < self._timeouts.max_attempts:
             return StepResult(remediation=again, message=f"attempt {remediation.attempts} failed, trying again: {why}")
         following = [remedy for remedy in remediation.ladder[1:] if not self._gates.reason_against(remedy)]
-        if not following:
+        if not (following and may_climb):
             return ended(
                 remediation, End.FAILED, f"given up after {remediation.attempts} attempts, an operator is needed: {why}"
             )
@@ -254,6 +256,31 @@ class Repairs:
         was_made = remediation.step is Step.VERIFY and remediation.ladder[0] in remediation.acts
         did_not_help = f"{remediation.ladder[0]} did not help, " if was_made else ""
         return StepResult(remediation=up, message=f"{did_not_help}{following[0]} is next: {why}")
+
+    def _no(self, begun: Remediation, now: datetime, act: str, error: BackendRefused) -> StepResult:
+        """The platform's no. A right that healthd lacks shows nothing about the machine, and calls for no more
+        far-reaching act."""
+        is_denied = isinstance(error, BackendDenied)
+        why = f"the {act} {'is not permitted' if is_denied else 'was refused'}: {error}"
+        return self.again_or_fail(self._refused(begun, now), now, why, may_climb=not is_denied)
+
+    def _against_reset(self, remediation: Remediation, now: datetime) -> StepResult | None:
+        """Why a reset that is intended is not made now. One that this process only waits to make was none."""
+        result = self._still_allowed(remediation, self._not_made(remediation), now, "GPU reset")
+        if result is not None:
+            self._forget_reset(remediation, now)
+        return result
+
+    def _not_made(self, remediation: Remediation) -> Remediation:
+        """The remediation with its reset planned: without that attempt, where this process only waits to make it."""
+        is_waiting = remediation.id == self._resetting
+        return self._not_begun(remediation) if is_waiting else replace(remediation, phase=Phase.PLANNED)
+
+    def _forget_reset(self, remediation: Remediation, now: datetime) -> None:
+        """Take a reset that this process only waited to make out of the node's history again."""
+        if remediation.id == self._resetting:
+            self._resetting = ""
+            self._unmark(remediation, now)
 
     def _taken_up(self, remediation: Remediation, now: datetime) -> Remediation | StepResult:
         """A reset that is intended: the one that this process waits to make; else one that an earlier daemon may have
@@ -289,13 +316,26 @@ class Repairs:
             replace(self._prepared(remediation), attempts=remediation.attempts + 1, acts=acts), now, act
         )
         try:
-            result = self._unmarked(begun, now, act) or self._still_allowed(begun, remediation, now, act)
+            result = (
+                self._unmarked(begun, now, act)
+                or self._too_many_began(begun, act)
+                or self._still_allowed(begun, remediation, now, act)
+            )
         except BackendError as error:  # a remediation that stays as intended would not show that nothing was done
             words = f"the last reading before it got no answer: {error}"
             result = waits(self._not_begun(begun), act, Refused(kind=Refusal.UNREADABLE, words=words))
         if result is not None:
             self._unmark(begun, now)
         return result or begun
+
+    def _too_many_began(self, begun: Remediation, act: str) -> StepResult | None:
+        """The rate of replacements once more, by what the others have written down meanwhile: nodes of one job are idle
+        at one moment, and each would find that none was replaced yet. None is one too many that wrote before them."""
+        if begun.step is not Step.REPLACE or begun.attempts > 1:
+            return None
+        if not (why := self._gates.too_many(by_command=bool(begun.order), is_counted=True)):
+            return None
+        return waits(self._not_begun(begun), act, Refused(kind=Refusal.RATE, words=why), page=True)
 
     def _prepared(self, remediation: Remediation) -> Remediation:
         """The remediation with what only a reading before its act can tell: whom to stop, which boot or machine is to

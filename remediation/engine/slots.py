@@ -320,9 +320,10 @@ class SlotKeeper:
     def _wait_for_turn(self, took_s: float) -> WaitForSlot:
         self._turns, self._listed = self._turns + 1, None
         most_s = max(scope.total for scope in self._scopes) / TURNS_PER_S
-        reason = f"the cluster took {took_s:.1f} s to list its places: asks in its turn"
+        after_s = most_s * (0.5 + 0.5 * self._random())
+        reason = f"the cluster is slow, listing the slots took {took_s:.1f} s; asks again in {after_s:.0f} s"
         self._waiting = WaitForSlot(reason=reason, passing=True)
-        self._look_s = self._monotonic_s() + most_s * (0.5 + 0.5 * self._random())
+        self._look_s = self._monotonic_s() + after_s
         return self._waiting
 
     def _scopes_of(self, snapshot: FleetSnapshot | None) -> tuple[Scope, ...]:

@@ -70,7 +70,7 @@ def paused(remediation: Remediation, why: Refused) -> StepResult:
 
 def lingers(remediation: Remediation, why: str, until: datetime) -> StepResult:
     """A remediation that would be at its end, had every update of its own been answered."""
-    message = f"{why}; its place is kept until {until:%H:%M:%S}: an update without an answer may still be applied"
+    message = f"{why}; its slot is kept until {until:%H:%M:%S} UTC: an update without an answer may still be applied"
     return StepResult(remediation=remediation, message=message, refusal=Refusal.UNREADABLE)
 
 

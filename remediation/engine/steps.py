@@ -102,10 +102,10 @@ class Steps:
             self._judgement.acknowledge(now, f"released by force, {remediation.release_order}")
         if remediation.has_ended:
             result = self._slot_gate.given_back(remediation)
+        elif (why := self._gates.at_rest(remediation)) is not None:
+            result = self._repairs.let_rest(self._gates.resting(remediation, why, now), now)
         elif remediation.end is End.FAILED:
             result = self._watch(remediation, now)
-        elif (why := self._gates.at_rest(remediation)) is not None:
-            result = self._repairs.let_rest(self._gates.resting(remediation, why, now))
         elif remediation.settling and remediation.step not in (Step.DRAIN, Step.RELEASE):
             result = self._slot_gate.settled(remediation, now)
         else:
@@ -294,7 +294,7 @@ class Steps:
         if view.undrained:
             return StepResult(
                 remediation=replace(remediation, drain_unanswered=now),
-                message="drain: not to be seen yet, will be read back",
+                message="drain sent, not visible yet; is read again",
             )
         return self._adopted_or_lost(remediation, view, now, is_made=True)
 
@@ -467,7 +467,7 @@ class Steps:
         view = self._orchestrator.view()
         if view.undrained:
             return self._undrained(remediation, view, now)
-        return StepResult(remediation=remediation, message="release: not to be seen yet, will be read back")
+        return StepResult(remediation=remediation, message="release sent, not visible yet; is read again")
 
     def _is_clusters(self, remediation: Remediation) -> bool:
         """Whether what keeps the node out is the cluster's own word: it drained the node before us, or in this boot it
@@ -534,7 +534,7 @@ class SlotGate:
         self._cluster, self._gates, self._decider, self._journal = cluster, gates, decider, journal
         self._restarts_jobs = dependencies.jobs is not None
         self._objected: Refused | None = None
-        self._held_back = ""
+        self._asked_for = ""
 
     def take(self, remediation: Remediation, now: datetime, *, hurry: bool) -> StepResult:
         """Take a slot of the fleet's budget and see, after the settle time, that it is still ours.
@@ -587,7 +587,9 @@ class SlotGate:
                 release = replace(
                     remediation, index=remediation.steps.index(Step.RELEASE), phase=Phase.PLANNED, since=now
                 )
-                return StepResult(remediation=release, message=f"no place was left: {move.reason}", go_on=True)
+                return StepResult(
+                    remediation=release, message=f"no slot was free, the drain is undone: {move.reason}", go_on=True
+                )
 
     def no_drain(self, remediation: Remediation, now: datetime) -> StepResult | None:
         """Why the node is not drained now although its slot is held: it would not be decided any more, or the slot is
@@ -611,12 +613,13 @@ class SlotGate:
         if remediation.order:
             return None
         against = self._against_repair(remediation, now)
-        self._held_back = "" if against is None else remediation.id
+        self._asked_for = remediation.id
         return None if against is None else _waits(remediation, act, against)
 
     def _against_repair(self, remediation: Remediation, now: datetime) -> Refused | None:
-        """The part of other nodes in it: many at once, or the story of days."""
-        again, bounds = self._held_back == remediation.id, self._rules().bounds
+        """The part of other nodes in it: many at once, or the story of days. Of a repair that waits, for them or for an
+        operator, the fleet is not read by each reconcile."""
+        again, bounds = self._asked_for == remediation.id, self._rules().bounds
         view, fleet = self._cluster.around(max_age_s=_REPAIR_LOOKS_EVERY_S if again else None)
         if words := many_at_once(
             remediation.code, self._began(remediation), view.name, elsewhere(view.name, fleet, now), bounds

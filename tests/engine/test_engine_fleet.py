@@ -178,7 +178,7 @@ def test_a_finding_that_cannot_be_taken_back_yet_is_tried_again(tmp_path: Path) 
     record = world.orchestrator.write_record
     world.orchestrator.write_record = _no_answer  # type: ignore[method-assign]
     world.run(20)
-    assert "or not taken back yet: no answer" in world.message[-1]
+    assert "may still stand in the handoff record, which other nodes read: no answer" in world.message[-1]
     world.orchestrator.write_record = record  # type: ignore[method-assign]
     world.run(1)
     assert world.cluster.nodes[NODE].record == ""

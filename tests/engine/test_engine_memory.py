@@ -39,6 +39,19 @@ def test_each_repair_is_an_entry_that_says_whether_it_helped(tmp_path: Path, sto
     assert told(STORIES[story](tmp_path / "n1").run_to_end()) == [left]
 
 
+def test_a_reset_that_was_never_made_is_no_entry(tmp_path: Path) -> None:
+    """What held the GPUs had not ended when an operator reset them: nothing helped, and nothing was tried."""
+    world = World(tmp_path / "n1", mode=Mode.REPAIR, can_reset=True)
+    world.resetter.held_by = "4711 nvidia-device-p"
+    world.at(10, lambda: world.log_line(XID_95))
+    while not world.resetter.stopped:
+        world.step()
+    assert told(world) == ["reset gpu.xid.95"]
+    world.reset_gpu()
+    assert world.run_to_end().ending().in_service
+    assert (world.resetter.requests, told(world)) == (0, ["return gpu.xid.95"])
+
+
 def test_each_attempt_that_did_not_help_is_an_entry(tmp_path: Path) -> None:
     """Two reboots in vain, and nothing after them: the node was given up."""
     world = World(tmp_path / "n1", mode=Mode.REPAIR)

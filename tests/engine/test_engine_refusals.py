@@ -6,11 +6,26 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from healthd.core.errors import BackendDenied
 from healthd.core.model import Action, Mode
 from healthd.remediation.decide.remediation import End
 from tests.support.engine_replay import ADMIN, WELL, Replay, when
-from tests.support.engine_rig import NODE, TIMEOUTS, XID_79, XID_95, Ending, World, quarantine_story, repair_story
+from tests.support.engine_rig import (
+    NODE,
+    TIMEOUTS,
+    XID_79,
+    XID_95,
+    Ending,
+    World,
+    lowered,
+    quarantine_story,
+    repair_story,
+)
 from tests.support.engine_wire import kill, no_answer, refused
+
+
+def denied() -> None:
+    raise BackendDenied("ec2:RebootInstances is missing")
 
 
 def refusals(world: World) -> list[str]:
@@ -137,6 +152,18 @@ def test_a_reboot_that_is_refused_is_given_up(tmp_path: Path) -> None:
     failed(world.run_to_end(), "the reboot was refused: Invalid user id")
 
 
+def test_a_right_that_is_missing_gives_no_machine_away(tmp_path: Path) -> None:
+    """A role that may not reboot says nothing about the machine. Any other refusal leads to the next remedy."""
+    world = repair_story(tmp_path / "denied", can_replace=True)
+    when(world, "before reboot", denied)
+    failed(world.run_to_end(), "the reboot is not permitted: ec2:RebootInstances is missing")
+    assert world.provisioner.replacements == 0
+    world = repair_story(tmp_path / "refused", can_replace=True)
+    when(world, "before reboot", refused)
+    assert world.run_to_end().ending() == WELL
+    assert world.provisioner.replacements == 1
+
+
 def test_a_fault_that_outlives_the_reboot_is_given_up(tmp_path: Path) -> None:
     """Fault, repair, same fault, twice: then a person."""
     world = repair_story(tmp_path)
@@ -150,6 +177,20 @@ def given_up(tmp_path: Path) -> World:
     world.reboot_heals = False
     world.levels = {replace(XID_79, code="gpu.count", clears_by=None)}
     return world.run_to_end()
+
+
+def test_a_node_that_was_given_up_is_only_watched_in_observe_mode(tmp_path: Path) -> None:
+    """Nothing is written to the cluster, and an operator who puts the node back is obeyed as before."""
+    world = given_up(tmp_path)
+    lowered(world, Mode.OBSERVE)
+    world.run(2)
+    since = len(world.wire.passed)
+    world.run(20)
+    assert {"before write_record", "before keep_awake", "before save"}.isdisjoint(world.wire.passed[since:])
+    assert world.message[-1].endswith("is paused at verify: in observe mode, nothing is touched")
+    world.cluster.update(NODE, "resume")
+    world.run(3)
+    assert world.ending() == Ending(in_service=True, holder="", ends=("acknowledged",), drains=1, releases=0)
 
 
 def test_a_person_who_puts_a_node_back_that_was_given_up_is_obeyed(tmp_path: Path) -> None:

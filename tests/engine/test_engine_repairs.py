@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from healthd.core.errors import BackendBusy, BackendRefused
 from healthd.core.model import Action, Mode, Refusal, Remedy, Step
 from healthd.remediation.decide.commands import Command
+from healthd.remediation.decide.handoff import parse
 from healthd.remediation.decide.remediation import QUARANTINE_CODE
 from healthd.remediation.engine.slots import LONGEST_PAUSE_S
 from healthd.remediation.ports import StateOwner
@@ -21,6 +22,8 @@ from tests.support.engine_rig import (
     IN,
     NODE,
     OUT,
+    STEP_S,
+    TIMEOUTS,
     WORN_OUT,
     XID_79,
     XID_95,
@@ -132,6 +135,54 @@ def test_too_many_replacements_in_the_fleet_are_a_persons_business(tmp_path: Pat
     world.clock.advance(3600)
     assert world.run_to_end().ending() == WELL
     assert world.provisioner.replacements == 1
+
+
+def test_nodes_that_are_idle_at_one_moment_do_not_pass_the_rate_together(tmp_path: Path) -> None:
+    """Four others write theirs down between this node's reading and its own record: it takes that back and waits."""
+    world = replace_story(tmp_path / "w")
+    world.rules = replace(world.rules, replacements_per_day=100)
+
+    def others_begin() -> None:
+        record = parse(world.cluster.nodes[NODE].record)
+        if record is not None and record.replaced is not None and not world.cluster.nodes["n2"].record:
+            stamp = int(world.clock.now().timestamp())
+            for number in range(2, 6):
+                world.cluster.nodes[f"n{number}"].record = f"healthd case=x machine=i-{number} replaced={stamp}"
+
+    when(world, "after write_record", others_begin)
+    world.run(40)
+    assert world.message[-1].startswith("replacement waits: 4 machines were replaced within an hour")
+    record = parse(world.cluster.nodes[NODE].record)
+    assert record is not None
+    assert (record.replaced, record.history) == (None, ())
+    world.clock.advance(3600)
+    assert world.run_to_end().ending() == WELL
+    assert world.provisioner.replacements == 1
+
+
+def test_a_repair_that_waits_for_an_operator_reads_the_fleet_twice_a_minute(tmp_path: Path) -> None:
+    """Not in each turn: hundreds may wait for days."""
+    world = World(tmp_path, mode=Mode.APPROVE)
+    world.at(10, lambda: world.log_line(XID_79)).run(30)
+    assert "approv" in world.message[-1]
+    since, turns = len(world.wire.passed), 24
+    world.run(turns)
+    assert world.wire.passed[since:].count("before snapshot") <= turns * STEP_S / 30 + 1
+
+
+def test_evidence_that_takes_minutes_leaves_the_reset_its_time(tmp_path: Path) -> None:
+    """Each step begins when the one before has ended, not when the turn began."""
+    world = World(tmp_path, mode=Mode.REPAIR, can_reset=True)
+    world.at(10, lambda: world.log_line(XID_95))
+    when(world, "before collect", lambda: world.clock.advance(2 * TIMEOUTS.let_go_s))
+    world.resetter.held_by = "4711 nvidia-device-p"
+    while not world.resetter.stopped:
+        world.step()
+    assert world.message[-1].startswith("GPU reset waits")
+    world.run(3)
+    world.resetter.held_by = ""
+    assert world.run_to_end().ending() == WELL
+    assert (world.resetter.requests, world.provisioner.requests) == (1, 0)
 
 
 def test_a_busy_platform_costs_no_attempt(tmp_path: Path) -> None:

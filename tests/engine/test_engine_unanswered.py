@@ -49,7 +49,7 @@ def test_a_drain_that_is_applied_after_its_fault_is_over_is_undone(tmp_path: Pat
     fault_without_an_answer(world, "quarantine", late_s)
     world.reset_gpu()
     world.run(2)
-    assert world.message[-1].startswith("drain abandoned: gpu.xid.95 on gpu:GPU-5e1f is over; its place is kept until")
+    assert world.message[-1].startswith("drain abandoned: gpu.xid.95 on gpu:GPU-5e1f is over; its slot is kept until")
     assert world.run_to_end().ending() == WELL
     assert not world.cluster.slots
 
@@ -169,7 +169,7 @@ def test_a_drain_that_is_applied_after_its_case_has_ended_is_a_case_of_its_own(t
             no_answer()
 
     world.wire.at = dict.fromkeys(range(begin, begin + 100), second_view_lost)
-    assert "did not answer" in world.step()
+    assert "gave no answer" in world.step()
     remediation = world.store.open_remediation()
     assert remediation is not None
     assert (remediation.id, remediation.text) == ("c2", released.text)

@@ -464,7 +464,6 @@ def parse_view(node: str, answer: str, *, jobs: tuple[str, ...] = (), controller
         jobs=jobs,
         controller=controller,
         features=frozenset(",".join(fields[5:7]).split(",")) - {"", "(null)"},
-        raw=answer,
     )
 
 

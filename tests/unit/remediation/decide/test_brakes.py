@@ -97,7 +97,7 @@ def test_a_node_counts_by_when_it_got_the_code() -> None:
     assert against(REBOOT, records({**shown, **old}, held=held)) == ""
     assert against(REBOOT, records({}, held=for_weeks)) == ""
     words = against(REBOOT, records({**shown, **old}, held={**held, "n7": 1.0, "p": 25.0}))
-    assert words.startswith(f"{CODE} on 8 nodes within 24 h (n0, n1, n2, n3, n4, n5, n6, n7): so many")
+    assert words.startswith(f"{CODE} on 8 nodes within 24 h (n0, n1, n2, n3, n4, n5, n6, n7): a shared cause")
 
 
 @pytest.mark.parametrize(("out", "is_storm"), [(7, True), (1, True), (0, False)])
