@@ -29,7 +29,7 @@ from healthd.config.match import Match
 from healthd.config.schema.config import Config
 from healthd.core.check import judged
 from healthd.core.errors import ConfigError, ExtraMissing, SourceError
-from healthd.core.model import NODE, Outcome, Remedy
+from healthd.core.model import NODE, Event, Outcome, Remedy
 from healthd.core.node import CommandResult
 from healthd.judge.findings import OwnResets
 from healthd.observe.checkup import Checkup
@@ -219,6 +219,8 @@ def make_engine(
         DriverAtFault(lambda: driver_of(machine)),
     )
 
+    runs_tests = config.remediation.active_tests
+
     def rules() -> Rules:
         made = rules_of(config, policy, cluster.opt_out, clock())
         now = jobs_here.mode(made.mode, is_calling=bool(by_job and monitor.diagnoses()))
@@ -263,6 +265,7 @@ def make_engine(
             jobs=cluster.jobs,
             collect=announced,
             upload=announced_upload,
+            run_tests=lambda: found_by_tests(machine, orchestrator, checkup, beat) if runs_tests else "",
             recheck=checkup.start_older_than,
             timeouts=timeouts_of(config, cluster),
             platform_texts=OUR_TEXTS | MANAGERS_TEXTS,
@@ -271,6 +274,21 @@ def make_engine(
             monotonic_s=monotonic_s,
         )
     )
+
+
+def found_by_tests(machine: Machine, orchestrator: Orchestrator, checkup: Checkup, beat: Beat) -> str:
+    """Run the active tests of a node that was repaired; returns their findings in a sentence, or "". One that cannot
+    run is unknown in the audit trail, which says why, and keeps no node out."""
+    from healthd.observe.idle import not_idle  # nearly every reconcile is without active tests
+
+    names = [name for name, check in checkup.checks.items() if check.on == "active"]
+    if names and (busy := not_idle(machine, orchestrator)) is not None:
+        text = f"the active tests do not run after the repair: {busy.why}"
+        checkup.monitor.record(Event(at=datetime.now(UTC), kind="check", text=text))
+        return ""
+    ran = checkup.run_active(names, lambda _: beat())
+    findings = [each for outcome in ran.values() for each in outcome.result.findings]
+    return "; ".join(f"{each.code} was found: {each.message}" for each in findings)
 
 
 def jobs_of(matches: Sequence[Match], orchestrator: Orchestrator, monotonic_s: Callable[[], float]) -> JobsHere:

@@ -151,7 +151,8 @@ class ClusterView:
             name = self.viewed.name if self.viewed is not None else ""
             fleet = self._slots.recalled(max_age_s=self._monotonic_s() - self._began_s) if name else None
             own = self._orchestrator.read_record() if fleet is None else _own(name, fleet)
-            self._own = own
+            if self._own is None:  # an answer for an operator reads it too, and must not undo what the engine wrote
+                self._own = own
         return by_now(parse(self._own) or HandoffRecord(), self._clock())
 
     # -- what is shown ------------------------------------------------------------------------------------------------

@@ -75,6 +75,7 @@ class Steps:
             dependencies.recheck,
             dependencies.resetter.start,
         )
+        self._run_tests, self._tested = dependencies.run_tests, ("", "", 0.0)  # of which remediation, found, until when
         self._rules = dependencies.rules
         self._timeouts, self._clock, self._monotonic_s = (
             dependencies.timeouts,
@@ -381,6 +382,12 @@ class Steps:
                 " see `healthd help repair` and `healthd release`"
             )
             return StepResult(remediation=_unsettled(remediation), message=message, page=True, refusal=Refusal.PERSON)
+        if remediation.good_since is None:
+            began_s = self._monotonic_s()
+            if found := self._found_by_tests(remediation):
+                message = f"stays out, an operator is needed: after the repair {found}; see `healthd release`"
+                return StepResult(remediation=remediation, message=message, page=True, refusal=Refusal.PERSON)
+            now += timedelta(seconds=self._monotonic_s() - began_s)
         good_since = remediation.good_since or now
         remediation = remediation if remediation.good_since else replace(remediation, good_since=good_since)
         returns, plain_s = 0 if remediation.release_order else remediation.returns, self._timeouts.settle_s
@@ -393,6 +400,17 @@ class Steps:
         return StepResult(
             remediation=at_next(remediation, now), message=f"verified: healthy since {good_since:%H:%M:%S}", go_on=True
         )
+
+    def _found_by_tests(self, remediation: Remediation) -> str:
+        """The findings of the active tests on a node that was repaired, or "". They load it for minutes, so a finding
+        counts for some time before they run again. A node that an operator releases is taken as it is."""
+        if not remediation.acts or remediation.release_order:
+            return ""
+        of, found, until_s = self._tested
+        if of != remediation.id or not found or self._monotonic_s() >= until_s:
+            found = self._run_tests()
+            self._tested = (remediation.id, found, self._monotonic_s() + _TESTED_AGAIN_S)
+        return found
 
     def _is_unproven(self, remediation: Remediation) -> bool:
         """Whether what the remediation found named in its drain may be there although it is not seen: nothing was done
@@ -520,6 +538,7 @@ def _released(view: NodeView) -> str:
 
 
 _REPAIR_LOOKS_EVERY_S = 30.0
+_TESTED_AGAIN_S = 900.0
 _PAGES = frozenset({Refusal.BUDGET, Refusal.CORRELATED, Refusal.HELD_BACK, Refusal.UNREADABLE})
 
 

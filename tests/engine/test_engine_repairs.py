@@ -29,6 +29,7 @@ from tests.support.engine_rig import (
     XID_95,
     Trouble,
     World,
+    quarantine_story,
     repair_story,
     replace_story,
     reset_story,
@@ -183,6 +184,39 @@ def test_evidence_that_takes_minutes_leaves_the_reset_its_time(tmp_path: Path) -
     world.resetter.held_by = ""
     assert world.run_to_end().ending() == WELL
     assert (world.resetter.requests, world.provisioner.requests) == (1, 0)
+
+
+def test_a_repaired_node_returns_once_its_active_tests_pass(tmp_path: Path) -> None:
+    """A finding keeps it out and pages; they run again after a quarter of an hour, and the node settles after them."""
+    world = reset_story(tmp_path)
+    world.found_by_tests, world.tests_take_s = "nccl.nvlink.slow was found: 90 GB/s", 60.0
+    world.run(100)
+    why = "stays out, an operator is needed: after the repair nccl.nvlink.slow was found: 90 GB/s; "
+    assert (world.message[-1], world.engine.decision.refusal) == (f"{why}see `healthd release`", Refusal.PERSON)
+    assert (world.engine.decision.action, world.resetter.requests, world.tested) == (Action.PAGE, 1, 1)
+    world.found_by_tests = ""
+    while world.tested < 2:
+        world.step()
+    passed_s = world.clock()
+    assert world.run_to_end().ending() == WELL
+    assert world.clock() - passed_s >= world.timeouts.settle_s
+    assert (world.resetter.requests, world.tested) == (1, 2)
+
+
+def test_an_operator_takes_a_node_as_its_tests_left_it(tmp_path: Path) -> None:
+    """`healthd release` asks the checks, and not the active tests once more."""
+    world = reset_story(tmp_path)
+    world.found_by_tests = "gdrcopy.wrong was found: 3 bytes differ"
+    world.run(100)
+    assert world.orders(IN).done
+    assert world.run_to_end().ending().in_service
+    assert world.tested == 1
+
+
+def test_a_node_that_was_not_repaired_runs_no_active_test(tmp_path: Path) -> None:
+    """They load the whole node for minutes."""
+    world = quarantine_story(tmp_path).run_to_end()
+    assert (world.ending(), world.tested) == (WELL, 0)
 
 
 def test_a_busy_platform_costs_no_attempt(tmp_path: Path) -> None:

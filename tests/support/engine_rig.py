@@ -155,6 +155,7 @@ class World:
         self.obeyed: CommandOutcome | None = None
         self.held_by_at_reboot: list[str] = []
         self.bucket: Callable[[Remediation], str] | None = None
+        self.found_by_tests, self.tests_take_s, self.tested = "", 0.0, 0
         self.acting: Callable[[Step], None] = lambda _: None
         self.provisioner = FakeProvisioner(self._asked_to_reboot, self._asked_to_replace if can_replace else None)
         self.machine, self.replaced_at_s = 1, 0.0
@@ -383,6 +384,7 @@ class World:
                 jobs=self.jobs and WiredJobs(self.jobs, self.wire, self._job_intended),
                 collect=lambda remediation: self.wire.around("collect", lambda: f"bundle-{remediation.id}"),
                 upload=self._upload,
+                run_tests=self._run_tests,
                 recheck=self._recheck,
                 timeouts=self.timeouts,
                 new_id=self._new_id,
@@ -395,6 +397,11 @@ class World:
     def _upload(self, remediation: Remediation) -> str:
         bucket = self.bucket
         return "" if bucket is None else self.wire.around("upload", lambda: bucket(remediation))
+
+    def _run_tests(self) -> str:
+        self.tested += 1
+        self.clock.advance(self.tests_take_s)
+        return self.found_by_tests
 
     def _new_id(self) -> str:
         self._ids += 1

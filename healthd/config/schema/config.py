@@ -303,6 +303,11 @@ class RemediationSection(Struct, frozen=True, kw_only=True):
     """How long a repaired node may take, in seconds, to pass its checks before the attempt counts as failed. Ten
     minutes cover the start of driver and Fabric Manager on eight GPUs with a wide margin."""
 
+    active_tests: bool = True
+    """Whether a node that was repaired runs the active tests (``nccl.nvlink``, ``nccl.loopback``, ``gdrcopy.copy``)
+    before it returns. One with a finding stays out, and pages. A test that cannot run, for its library is not installed
+    or the GPUs are in use, keeps no node out."""
+
     step_timeout_s: Seconds = 60.0
     """Deadline, in seconds, of the local provisioner's reboot command. The command only requests the reboot and does
     not wait for it."""
