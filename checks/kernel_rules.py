@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from healthd.checklib.loglines import RowBurst, RowFold, after_lead, label, split_line
 from healthd.checklib.patterns import safe_pattern
-from healthd.core.check import FindingCode, check, judged, nothing_expected
+from healthd.core.check import FindingCode, check, judged, not_applicable
 from healthd.core.model import (
     NODE,
     REMEDY_RANK,
@@ -159,7 +159,7 @@ def kernel_rules(node: Node, settings: KernelRulesSettings) -> Result:
     (kernel-monitor.json); systemd.journal-fields(7).
     """
     if not settings.rules:
-        return nothing_expected("no rules are configured")
+        return not_applicable("no rules are configured")
     fold = RowFold[SiteRule](most=_PARTS)  # a pattern may name any number of components
     for record in node.kernel_records:
         at = split_line(record.text).at if record.source == "kernel" else after_lead(record.text)

@@ -24,6 +24,7 @@ from healthd.agent.node_facts import runs_kubernetes, runs_slurm
 from healthd.agent.node_rules import DriverAtFault, JobsHere, bounds_of, rules_of
 from healthd.checklib.nvlink_domain import DOMAIN
 from healthd.checks.gpu_recovery import OWED
+from healthd.checks.nccl_loopback import FALLBACK
 from healthd.config.load import NO_JOBS
 from healthd.config.match import Match
 from healthd.config.schema.config import Config
@@ -265,7 +266,7 @@ def make_engine(
             jobs=cluster.jobs,
             collect=announced,
             upload=announced_upload,
-            run_tests=lambda: found_by_tests(machine, orchestrator, checkup, beat) if runs_tests else "",
+            run_tests=lambda tick: found_by_tests(machine, orchestrator, checkup, tick) if runs_tests else "",
             recheck=checkup.start_older_than,
             timeouts=timeouts_of(config, cluster),
             platform_texts=OUR_TEXTS | MANAGERS_TEXTS,
@@ -276,19 +277,23 @@ def make_engine(
     )
 
 
-def found_by_tests(machine: Machine, orchestrator: Orchestrator, checkup: Checkup, beat: Beat) -> str:
-    """Run the active tests of a node that was repaired; returns their findings in a sentence, or "". One that cannot
-    run is unknown in the audit trail, which says why, and keeps no node out."""
+def found_by_tests(machine: Machine, orchestrator: Orchestrator, checkup: Checkup, tick: Callable[[], None]) -> str:
+    """Run the active tests of a node that was repaired. Returns what is open of them then, in a sentence, or "": a test
+    that cannot run ends no earlier finding, and the audit trail says why. An installation that lacks a library, and
+    what an operator acknowledged, keep no node out. An exception of ``tick`` ends the tests, and is passed on."""
+    names = [name for name, check in checkup.checks.items() if check.on == "active"]
+    if not names:
+        return ""
     from healthd.observe.idle import not_idle  # nearly every reconcile is without active tests
 
-    names = [name for name, check in checkup.checks.items() if check.on == "active"]
-    if names and (busy := not_idle(machine, orchestrator)) is not None:
+    if (busy := not_idle(machine, orchestrator)) is not None:
         text = f"the active tests do not run after the repair: {busy.why}"
         checkup.monitor.record(Event(at=datetime.now(UTC), kind="check", text=text))
-        return ""
-    ran = checkup.run_active(names, lambda _: beat())
-    findings = [each for outcome in ran.values() for each in outcome.result.findings]
-    return "; ".join(f"{each.code} was found: {each.message}" for each in findings)
+    else:
+        checkup.run_active(names, lambda _: tick())
+    faults = [fault for name in names for fault in checkup.monitor.faults_of(name)]
+    holding = [fault for fault in faults if not fault.acknowledged and fault.code != FALLBACK.code]
+    return "; ".join(f"{fault.code} was found: {fault.message}" for fault in holding)
 
 
 def jobs_of(matches: Sequence[Match], orchestrator: Orchestrator, monotonic_s: Callable[[], float]) -> JobsHere:

@@ -1,8 +1,8 @@
 """The daemon: threads, signals and doors around an agent. The composition root; it decides nothing.
 
 Each thread waits for its own event: the kernel log and the journal for a line, the engine for a change or its next
-time, the doors for a client. Everything that comes at an interval is a job of ``schedule``, which the main thread turns
-while it waits for signals. A SIGHUP ends in a new start (``service_manager``).
+time, the doors for a client. Everything that comes at an interval is a duty of ``schedule``, which the main thread
+turns while it waits for signals. A SIGHUP ends in a new start (``service_manager``).
 """
 
 from __future__ import annotations
@@ -223,14 +223,15 @@ class Daemon:
         if (silent := self._beat.silent_s()) > _ENGINE_IS_STUCK_AFTER_S:
             return f"the engine has made no progress for {silent:.0f} s"
         if (silent := self._schedule.silent_s()) > _SCHEDULE_IS_STUCK_AFTER_S:
-            return f"the schedule has started no job for {silent:.0f} s"
+            return f"the schedule has started no duty for {silent:.0f} s"
         for duty in _DUTIES_ON_DISK:
             if (lasts := self._schedule.under_way_s(duty)) > _ENGINE_IS_STUCK_AFTER_S:
                 return f"{duty} has made no progress for {lasts:.0f} s"
         return next((message for door in self._doors if (message := door.problem())), "")
 
     def _check_clock(self) -> None:
-        """Where the clock was set since this was asked last: move the times that are remembered, and run every job now.
+        """Where the clock was set since this was asked last: move the times that are remembered, and make every duty
+        due.
 
         An outcome from the future is not fresh, so no client got a wrong answer in between. The engine and the notifier
         keep times of their own, and have their own watch.
@@ -254,7 +255,7 @@ class Daemon:
     # -- what comes at an interval ------------------------------------------------------------------------------------
 
     def _set_duties(self) -> None:
-        """The jobs of this daemon: docs/explanation/the-spine.md has the table."""
+        """The duties of this daemon: docs/explanation/the-spine.md has the table."""
         schedule, checkup, report, notifier = self._schedule, self.agent.checkup, self._report, self.agent.notifier
         schedule.duty("watchdog", _TICK_S, self._keep_watchdog, waits=False)
         for name, check in checkup.checks.items():
@@ -335,13 +336,12 @@ class Daemon:
         self._signals.end()
 
     def _follow_kernel_log(self) -> None:
-        """Judge each batch as it arrives. An empty one of a log that could be read is judged too: it held nothing."""
+        """Judge each batch as it arrives. An empty one is judged too: the log was read, and held nothing."""
         timeout_s = 0.0
         while not self._stop.is_set():
             batch = self._kernel_log.read_batch(timeout_s)
             cursor = (batch.cursor.boot_id, batch.cursor.sequence) if batch.cursor else None
-            if batch.records or not self._kernel_log.state().error:
-                self.agent.checkup.judge_kernel(batch.records, cursor, until=batch.until)
+            self.agent.checkup.judge_kernel(batch.records, cursor, until=batch.until)
             self._drills.saw(batch.drilled)
             if batch.records:
                 self._log.debug("kernel.records", count=len(batch.records), last=batch.records[-1].text)

@@ -21,7 +21,7 @@ from msgspec import Struct, structs
 from healthd.config.schema.config import CheckConfig
 from healthd.core.check import SOON, Check, judged, unknown
 from healthd.core.errors import SourceError
-from healthd.core.model import Event, Outcome, Status
+from healthd.core.model import Event, Outcome, Result, Status
 from healthd.core.node import KernelRecord, Node
 from healthd.judge.clock import JUMP
 from healthd.judge.findings import OwnResets
@@ -279,7 +279,8 @@ class Checkup:
                 yield whole
                 continue
             by_line = [(record, self._outcome_of(name, (record,))) for record in records]
-            yield from (each for _, each in by_line if each.result.status is not Status.UNKNOWN)
+            told = [each.result for _, each in by_line if each.result.status is not Status.UNKNOWN]
+            yield structs.replace(whole, result=_joined(told))
             failed = [(record, each) for record, each in by_line if each.result.status is Status.UNKNOWN]
             if failed:
                 record, last = failed[-1]
@@ -440,6 +441,15 @@ class Checkup:
                     new[reason] = None
                 self.machine.nvml.pause(NVML_PAUSE_S, reason)
         return tuple(new)
+
+
+def _joined(results: Sequence[Result]) -> Result:
+    """The results of one check on line after line, as one."""
+    return judged(
+        [finding for result in results for finding in result.findings],
+        [reading for result in results for reading in result.readings],
+        clearances=[clearance for result in results for clearance in result.clearances],
+    )
 
 
 def boot_id_or_unknown(machine: Machine) -> str:

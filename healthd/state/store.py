@@ -167,7 +167,7 @@ class Store:
             _append(db, events)
 
     def cursor_at(self) -> datetime | None:
-        """When the kernel log was judged up to the cursor; None at first start."""
+        """Every kernel record of before then was judged; None where that was never known."""
         with self._transaction(writes=False) as db:
             return _cursor_at(db)
 

@@ -269,19 +269,26 @@ class Beat:
         return announced
 
 
+class TestsEndedEarly(Exception):
+    """The active tests were ended: healthd stops, or an operator's command waits."""
+
+    __test__ = False
+
+
 class Dependencies(Struct, frozen=True, kw_only=True):
     """The parts of one node's engine.
 
     ``rules`` is asked before every step and once more right before every act: an operator may have spoken
     meanwhile. ``collect`` saves the evidence of a remediation and returns where; ``upload`` puts it where it
-    outlives the machine and returns its address, or "" where there is no such place. ``recheck`` has every check
-    run that has not looked since then, and waits for none. ``run_tests`` runs the active tests of the node and returns
-    their findings, or "". ``platform_texts``: reasons that a provisioner leaves on
-    a node which we hold. ``ledger``: the repairs that were made on this node, as the store knows them.
-    ``versions``: what the node runs, for its record. ``hindsight``: what can be known of a fault that only a drain
-    tells of. ``jobs``: restarts the jobs of this node; None where its cluster has no such jobs. ``new_id``: of a
-    remediation that is opened. ``clock`` stamps the audit trail: reconciling takes as long as the cluster does;
-    ``monotonic_s`` tells where it was set. ``beat`` hears of each call of the engine and each step.
+    outlives the machine and returns its address, or "" where there is no such place. ``recheck`` has every check run
+    that has not looked since then, and waits for none. ``run_tests`` runs the active tests of the node and returns
+    their findings, or ""; it calls what it is given every few seconds, and passes the exception of that on.
+    ``platform_texts``: reasons that a provisioner leaves on a node which we hold. ``ledger``: the repairs that were
+    made on this node, as the store knows them. ``versions``: what the node runs, for its record. ``hindsight``: what
+    can be known of a fault that only a drain tells of. ``jobs``: restarts the jobs of this node; None where its cluster
+    has no such jobs. ``new_id``: of a remediation that is opened. ``clock`` stamps the audit trail: reconciling takes
+    as long as the cluster does; ``monotonic_s`` tells where it was set. ``beat`` hears of each call of the engine and
+    each step.
     """
 
     orchestrator: Orchestrator
@@ -296,7 +303,7 @@ class Dependencies(Struct, frozen=True, kw_only=True):
     timeouts: Timeouts
     platform_texts: Collection[str] = ()
     upload: Callable[[Remediation], str] = lambda _: ""
-    run_tests: Callable[[], str] = lambda: ""
+    run_tests: Callable[[Callable[[], None]], str] = lambda _: ""
     ledger: Callable[[], Sequence[Repair]] = tuple
     versions: Callable[[], Versions] = Versions
     hindsight: Hindsight = field(default_factory=NoHindsight)

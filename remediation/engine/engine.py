@@ -38,7 +38,7 @@ from healthd.remediation.decide.remediation import Phase, Remediation, ended_las
 from healthd.remediation.decide.rules import without_drain
 from healthd.remediation.engine.commands import CommandChecks, CommandExecution
 from healthd.remediation.engine.deciding import ClusterView, Decider, unsearched
-from healthd.remediation.engine.dependencies import Dependencies
+from healthd.remediation.engine.dependencies import Dependencies, TestsEndedEarly
 from healthd.remediation.engine.orphans import OrphanDrains, OrphanSlots
 from healthd.remediation.engine.step_result import EngineStats, StepJournal, StepResult
 from healthd.remediation.engine.steps import Steps
@@ -78,6 +78,8 @@ class Engine:
         self._orphan_slots, self._orphan_drains = OrphanSlots(dependencies, self._journal), OrphanDrains(dependencies)
         self._checks = CommandChecks(dependencies, self._decider)
         self._lock, self._asking, self._ending = threading.Lock(), threading.Lock(), threading.Event()
+        self._command_waits = threading.Event()
+        self._steps.tick = self._tick
         self._limits = dependencies.timeouts.limits
         self._stands, self._last_noted = False, ""
         self._asked: frozenset[tuple[str, str]] = frozenset()
@@ -134,7 +136,10 @@ class Engine:
 
         Raises StoreError: then nothing was done.
         """
-        if not self._lock.acquire(timeout=_ORDER_WAITS_S):
+        self._command_waits.set()
+        is_acquired = self._lock.acquire(timeout=_ORDER_WAITS_S)
+        self._command_waits.clear()
+        if not is_acquired:
             words = f"the engine has been at work for {_ORDER_WAITS_S:g} s; see `healthd status`, and ask again"
             return self._execution.refuse(command, Refused(kind=Refusal.REMEDIATION_OPEN, words=words))
         try:
@@ -156,6 +161,11 @@ class Engine:
         finally:
             self._dependencies.beat.end()
             self._lock.release()
+
+    def _tick(self) -> None:
+        self._dependencies.beat()
+        if self._ending.is_set() or self._command_waits.is_set():
+            raise TestsEndedEarly
 
     def end(self, within_s: float) -> bool:
         """Begin nothing more. Whether what is under way came to its end within that time, in seconds: a
@@ -377,7 +387,7 @@ class Engine:
             self._dependencies.beat()
             result = self._steps.take(self._fitted(remediation), now)
             self.stats.time(remediation, result.remediation, self._clock())
-            remediation = result.remediation
+            before, remediation = remediation, result.remediation
             self.stats.wait(result)
             self._result = result
             self._ended = ended_last(remediation, self._ended)
@@ -385,7 +395,7 @@ class Engine:
                 return result.message
             # Collecting evidence and a reset take minutes. A clock that is set meanwhile moves every time later.
             now = started + timedelta(seconds=self._dependencies.monotonic_s() - started_s)
-            if remediation.phase is Phase.PLANNED:
+            if remediation.index != before.index and remediation.phase is Phase.PLANNED:
                 remediation = replace(remediation, since=now)
 
     def _turned(self, remediation: Remediation, now: datetime) -> Remediation:

@@ -133,7 +133,8 @@ class Gates:
 
         Not while an act or a release of ours may have taken the drain away: what was asked for must not meet a job.
         """
-        if remediation.hold is None or Step.DRAIN not in remediation.steps or remediation.phase is not Phase.PLANNED:
+        is_acting = remediation.phase is not Phase.PLANNED and remediation.end is None
+        if remediation.hold is None or Step.DRAIN not in remediation.steps or is_acting:
             return paused(remediation, why)
         self.viewed = view = view or self._orchestrator.view(jobs=True)
         if self._as_we_left_it(remediation, view):

@@ -22,7 +22,7 @@ from healthd.remediation.decide.adoption import repair_record
 from healthd.remediation.decide.approval import needs_approval
 from healthd.remediation.decide.drive import is_replaced
 from healthd.remediation.decide.handoff import UNASKED_S, HandoffRecord, instance_of, parse, word
-from healthd.remediation.decide.remediation import ACTS, End, Phase, Remediation, has_entry, is_begun
+from healthd.remediation.decide.remediation import ACTS, End, Phase, Remediation, has_entry, is_begun, without_entry
 from healthd.remediation.decide.rules import STEPS, without_drain
 from healthd.remediation.engine.dependencies import Dependencies, Resetter, Timeouts
 from healthd.remediation.engine.step_result import StepJournal, StepResult, at_next, ended, waits
@@ -223,14 +223,13 @@ class Repairs:
         message = f"replacement of {begun.machine} {self._asked}; waiting for another instance"
         return StepResult(remediation=self._handed_over(begun), message=message, asked=True)
 
-    def let_rest(self, result: StepResult, now: datetime) -> StepResult:
+    def let_rest(self, result: StepResult) -> StepResult:
         """A remediation that is paused, its reset not under way any more: what that had stopped is started again,
-        whatever forbids the reset."""
+        whatever forbids the reset. Its record stays as it is: nothing is written now."""
         remediation = result.remediation
         if not (remediation.stopped or remediation.id == self._resetting):
             return result
-        planned = self._not_made(remediation)
-        self._forget_reset(remediation, now)
+        planned, self._resetting = self._not_made(remediation), ""
         return replace(result, remediation=planned)
 
     def again_or_fail(self, remediation: Remediation, now: datetime, why: str, *, may_climb: bool = True) -> StepResult:
@@ -278,9 +277,15 @@ class Repairs:
 
     def _forget_reset(self, remediation: Remediation, now: datetime) -> None:
         """Take a reset that this process only waited to make out of the node's history again."""
-        if remediation.id == self._resetting:
-            self._resetting = ""
-            self._unmark(remediation, now)
+        if remediation.id != self._resetting:
+            return
+        self._resetting = ""
+        try:
+            record = parse(self._orchestrator.read_record())
+            if record is not None:  # others may have written to it since
+                self._orchestrator.write_record(without_entry(record, Remedy.RESET_GPU, remediation.since).text)
+        except BackendError as error:
+            self._note(remediation, now, f"an act that was not begun stays in the node's history: {error}")
 
     def _taken_up(self, remediation: Remediation, now: datetime) -> Remediation | StepResult:
         """A reset that is intended: the one that this process waits to make; else one that an earlier daemon may have
@@ -330,12 +335,16 @@ class Repairs:
 
     def _too_many_began(self, begun: Remediation, act: str) -> StepResult | None:
         """The rate of replacements once more, by what the others have written down meanwhile: nodes of one job are idle
-        at one moment, and each would find that none was replaced yet. None is one too many that wrote before them."""
-        if begun.step is not Step.REPLACE or begun.attempts > 1:
+        at one moment, and each would find that none was replaced yet. Where too many wrote at once, each takes its own
+        back, and asks again at its own time: rather none for a moment than one too many. The record of an attempt that
+        could not be taken back has been let through already."""
+        before = parse(self._before or "")
+        is_known = before is not None and before.remediation_id == begun.id and before.replaced is not None
+        if begun.step is not Step.REPLACE or begun.attempts > 1 or is_known:
             return None
         if not (why := self._gates.too_many(by_command=bool(begun.order), is_counted=True)):
             return None
-        return waits(self._not_begun(begun), act, Refused(kind=Refusal.RATE, words=why), page=True)
+        return waits(self._not_begun(begun), act, Refused(kind=Refusal.RATE, words=why))
 
     def _prepared(self, remediation: Remediation) -> Remediation:
         """The remediation with what only a reading before its act can tell: whom to stop, which boot or machine is to

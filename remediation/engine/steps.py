@@ -15,7 +15,7 @@ A step must not decide whether a node is to be taken out, and must not touch wha
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 
 from msgspec.structs import replace
@@ -24,14 +24,14 @@ from healthd.core.errors import BackendError, BackendRefused, BackendUnknown, He
 from healthd.core.model import REPAIRS, ClearsBy, Refusal, Refused, Step
 from healthd.judge.clock import JUMP, ClockWatch, moved, was_set
 from healthd.judge.diagnose import roots_of
-from healthd.remediation.decide.drive import KnownFaults, ending_job, heading_back, not_helped, only_out
+from healthd.remediation.decide.drive import KnownFaults, ending_job, heading_back, is_replaced, not_helped, only_out
 from healthd.remediation.decide.fleet import Go, MayClaim, Settle, WaitForSlot
 from healthd.remediation.decide.ledger import held_back, records_of, returns_of, settle_s
 from healthd.remediation.decide.on_job import JobOutcome
 from healthd.remediation.decide.policy import many_at_once
 from healthd.remediation.decide.remediation import ACTS, End, Phase, Remediation, shifted
 from healthd.remediation.engine.deciding import ClusterView, Decider, elsewhere
-from healthd.remediation.engine.dependencies import Dependencies
+from healthd.remediation.engine.dependencies import Dependencies, TestsEndedEarly
 from healthd.remediation.engine.gates import Gates, lost, seen
 from healthd.remediation.engine.on_job import JobRestarts
 from healthd.remediation.engine.repairs import OwnIntents, Repairs, before_the_act
@@ -85,6 +85,8 @@ class Steps:
         self._clock_watch, self._unmoved = ClockWatch(dependencies.clock(), dependencies.monotonic_s()), timedelta()
         self._ends_by = dependencies.hindsight.ends_by
         self.hurry = False
+        self.tick: Callable[[], None] = dependencies.beat
+        """Called every few seconds of a step that takes minutes; raises TestsEndedEarly where it is to end now."""
         self._began: datetime | None = None
         self._inherited = False
         self._moved: datetime | None = None
@@ -104,7 +106,7 @@ class Steps:
         if remediation.has_ended:
             result = self._slot_gate.given_back(remediation)
         elif (why := self._gates.at_rest(remediation)) is not None:
-            result = self._repairs.let_rest(self._gates.resting(remediation, why, now), now)
+            result = self._repairs.let_rest(self._gates.resting(remediation, why, now))
         elif remediation.end is End.FAILED:
             result = self._watch(remediation, now)
         elif remediation.settling and remediation.step not in (Step.DRAIN, Step.RELEASE):
@@ -384,7 +386,12 @@ class Steps:
             return StepResult(remediation=_unsettled(remediation), message=message, page=True, refusal=Refusal.PERSON)
         if remediation.good_since is None:
             began_s = self._monotonic_s()
-            if found := self._found_by_tests(remediation):
+            try:
+                found = self._found_by_tests(remediation)
+            except TestsEndedEarly:
+                message = "healthy again; the active tests run later, they were ended"
+                return StepResult(remediation=remediation, message=message, refusal=Refusal.NOT_WELL)
+            if found:
                 message = f"stays out, an operator is needed: after the repair {found}; see `healthd release`"
                 return StepResult(remediation=remediation, message=message, page=True, refusal=Refusal.PERSON)
             now += timedelta(seconds=self._monotonic_s() - began_s)
@@ -404,11 +411,12 @@ class Steps:
     def _found_by_tests(self, remediation: Remediation) -> str:
         """The findings of the active tests on a node that was repaired, or "". They load it for minutes, so a finding
         counts for some time before they run again. A node that an operator releases is taken as it is."""
-        if not remediation.acts or remediation.release_order:
+        was_repaired = remediation.acts or remediation.earlier or is_replaced(remediation)
+        if not was_repaired or remediation.release_order:
             return ""
         of, found, until_s = self._tested
         if of != remediation.id or not found or self._monotonic_s() >= until_s:
-            found = self._run_tests()
+            found = self._run_tests(self.tick)
             self._tested = (remediation.id, found, self._monotonic_s() + _TESTED_AGAIN_S)
         return found
 

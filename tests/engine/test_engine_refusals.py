@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from msgspec.structs import replace
 
 from healthd.core.errors import BackendDenied
@@ -179,15 +180,19 @@ def given_up(tmp_path: Path) -> World:
     return world.run_to_end()
 
 
-def test_a_node_that_was_given_up_is_only_watched_in_observe_mode(tmp_path: Path) -> None:
+@pytest.mark.parametrize("step", ["verify", "reboot"])
+def test_a_node_that_was_given_up_is_only_watched_in_observe_mode(tmp_path: Path, step: str) -> None:
     """Nothing is written to the cluster, and an operator who puts the node back is obeyed as before."""
-    world = given_up(tmp_path)
+    world = given_up(tmp_path) if step == "verify" else repair_story(tmp_path)
+    if step == "reboot":
+        when(world, "before reboot", refused)
+        world.run_to_end().wire.at = {}
     lowered(world, Mode.OBSERVE)
     world.run(2)
     since = len(world.wire.passed)
     world.run(20)
     assert {"before write_record", "before keep_awake", "before save"}.isdisjoint(world.wire.passed[since:])
-    assert world.message[-1].endswith("is paused at verify: in observe mode, nothing is touched")
+    assert world.message[-1].endswith("in observe mode, nothing is touched")
     world.cluster.update(NODE, "resume")
     world.run(3)
     assert world.ending() == Ending(in_service=True, holder="", ends=("acknowledged",), drains=1, releases=0)

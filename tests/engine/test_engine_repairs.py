@@ -203,6 +203,25 @@ def test_a_repaired_node_returns_once_its_active_tests_pass(tmp_path: Path) -> N
     assert (world.resetter.requests, world.tested) == (1, 2)
 
 
+def test_a_daemon_that_ends_does_not_wait_for_its_tests(tmp_path: Path) -> None:
+    """They run again with the next one, and nothing counts as passed meanwhile."""
+    world = reset_story(tmp_path)
+    world.while_tested = lambda: world.engine.end(0.0)
+    while not world.tested:
+        world.step()
+    assert "the active tests run later, they were ended" in world.message[-1]
+    world.while_tested = lambda: None
+    world.restart_daemon()
+    assert world.run_to_end().ending() == WELL
+    assert (world.resetter.requests, world.tested) == (1, 2)
+
+
+def test_a_machine_that_came_for_another_runs_its_tests(tmp_path: Path) -> None:
+    """Its disk is empty, and its daemon has made no repair."""
+    world = replace_story(tmp_path / "w").run_to_end()
+    assert (world.ending(), world.tested) == (WELL, 1)
+
+
 def test_an_operator_takes_a_node_as_its_tests_left_it(tmp_path: Path) -> None:
     """`healthd release` asks the checks, and not the active tests once more."""
     world = reset_story(tmp_path)

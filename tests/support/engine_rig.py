@@ -156,6 +156,7 @@ class World:
         self.held_by_at_reboot: list[str] = []
         self.bucket: Callable[[Remediation], str] | None = None
         self.found_by_tests, self.tests_take_s, self.tested = "", 0.0, 0
+        self.while_tested: Callable[[], object] = lambda: None
         self.acting: Callable[[Step], None] = lambda _: None
         self.provisioner = FakeProvisioner(self._asked_to_reboot, self._asked_to_replace if can_replace else None)
         self.machine, self.replaced_at_s = 1, 0.0
@@ -398,9 +399,11 @@ class World:
         bucket = self.bucket
         return "" if bucket is None else self.wire.around("upload", lambda: bucket(remediation))
 
-    def _run_tests(self) -> str:
+    def _run_tests(self, tick: Callable[[], None]) -> str:
         self.tested += 1
         self.clock.advance(self.tests_take_s)
+        self.while_tested()
+        tick()
         return self.found_by_tests
 
     def _new_id(self) -> str:

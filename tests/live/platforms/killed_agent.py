@@ -238,10 +238,10 @@ CHECKS = {
 
 
 class AlwaysLooking:
-    """What the engine asks of a Checkup: here every turn begins with a look."""
+    """The part of a Checkup that the engine uses: here each turn begins with a check run, and no test is active."""
 
     def __init__(self) -> None:
-        self.own_resets = OwnResets()
+        self.checks, self.own_resets = CHECKS, OwnResets()
 
     def start_older_than(self, since: datetime) -> None:
         """Nothing is older."""

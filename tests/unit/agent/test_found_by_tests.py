@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,6 @@ from healthd.config.load import load
 from healthd.core.check import discover, judged, unknown
 from healthd.core.errors import SourceTimeout
 from healthd.core.model import Result
-from healthd.remediation.engine.dependencies import Beat
 from healthd.sim.machine import SimulatedMachine
 from healthd.sources.machine import Machine
 from tests.support.judgement import finding
@@ -47,7 +47,7 @@ def agent(tmp_path: Path) -> Iterator[Agent]:
 
 def found(agent: Agent, machine: Machine) -> str:
     assert agent.orchestrator is not None
-    return found_by_tests(machine, agent.orchestrator, agent.checkup, Beat())
+    return found_by_tests(machine, agent.orchestrator, agent.checkup, lambda: None)
 
 
 @pytest.mark.process
@@ -56,6 +56,15 @@ def test_what_they_find_is_said_and_what_cannot_run_is_in_the_trail(agent: Agent
     assert found(agent, agent.machine) == "nccl.nvlink.slow was found: nccl.nvlink.slow on gpu:GPU-0"
     assert agent.store is not None
     assert "nccl.loopback is unknown: no way to run NCCL" in [event.text for event in agent.store.events()]
+
+
+@pytest.mark.process
+def test_what_was_found_stays_found_while_they_cannot_run(agent: Agent) -> None:
+    """Of a test that hung its process may hold the GPUs. An operator's acknowledgement counts."""
+    assert found(agent, agent.machine)
+    assert found(agent, structs.replace(agent.machine, nvml=Unreadable())) == found(agent, agent.machine)
+    agent.monitor.acknowledge(datetime.now(UTC), "it is known")
+    assert found(agent, agent.machine) == ""
 
 
 @pytest.mark.process
