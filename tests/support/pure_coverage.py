@@ -140,8 +140,11 @@ class Reporter:
             data.add_arcs({str(path): arcs})
         return coverage.report(file=self._text, show_missing=True, skip_covered=True)
 
-    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        """The lines and branches that are left."""
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> Generator[None, None, None]:
+        """The lines and branches that are left, below all that pytest prints itself: no test has failed, and the end of
+        the output is all that a CI shows."""
+        yield
         if self._text.getvalue():
-            terminalreporter.section("branch coverage of the pure modules by tests/unit")
+            terminalreporter.section("FAILED: branch coverage of the pure modules by tests/unit is below 100 %")
             terminalreporter.write(self._text.getvalue())

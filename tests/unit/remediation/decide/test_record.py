@@ -18,7 +18,15 @@ from healthd.remediation.decide.handoff import (
     showing,
     withdrawing,
 )
-from healthd.remediation.decide.remediation import QUARANTINE_CODE, End, after, begun, is_begun, with_act
+from healthd.remediation.decide.remediation import (
+    QUARANTINE_CODE,
+    End,
+    after,
+    begun,
+    is_begun,
+    with_act,
+    without_entry,
+)
 from healthd.remediation.decide.rules import QUARANTINE, REBOOT, REPLACE, RESET
 from tests.support.judgement import START, a_remediation
 
@@ -204,6 +212,14 @@ def test_a_request_that_was_never_taken_leaves_a_return_and_fails_nothing() -> N
     assert words(repair_record(replace(REMEDIATION, attempts=2), LATER, before=before.text, delegated=True)) == [
         "reboot gpu.xid.79"
     ]
+
+
+def test_an_act_that_was_not_made_is_no_entry() -> None:
+    """What was done before it stays, and so does what another daemon has written beside it."""
+    reset = PastRepair(act=PastAct.RESET, at=LATER, code="gpu.xid.79")
+    others = (replace(reset, at=START), PastRepair(act=PastAct.RETURN, at=LATER, code="gpu.xid.79"))
+    record = HandoffRecord(code="gpu.xid.95", history=(*others, reset))
+    assert without_entry(record, Remedy.RESET_GPU, LATER) == replace(record, history=others)
 
 
 def test_the_controllers_act_is_entered_once_however_often_it_is_written() -> None:
