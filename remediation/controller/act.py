@@ -295,7 +295,7 @@ class RequestedAct:
         except BackendUnknown as error:  # a reboot that is queued now must not be queued once more
             return replace(result, message=f"{result.message}; asked for again: {error}", asked=act == "reboot")
         except BackendRefused as error:
-            return self._repairs.again_or_fail(result.remediation, now, f"the {act} was refused: {error}")
+            return self._repairs.after_no(result.remediation, now, act, error)
         return replace(result, message=f"{act} asked for again; its evidence is awaited", asked=True)
 
 

@@ -395,7 +395,8 @@ class Controller:
                 became = word(remediation.machine) if want.remedy is Remedy.REPLACE_NODE else record.became
                 told = replace(told, answer=RequestAnswer.TAKEN, became=became, message=remediation.note)
             case _:
-                told = replace(told, answer=RequestAnswer.REFUSED, message=remediation.note)
+                answer = RequestAnswer.DENIED if remediation.denied else RequestAnswer.REFUSED
+                told = replace(told, answer=answer, message=remediation.note)
         self._tell(found, told, begun=remediation if remediation.acts else None)
 
     def _tell(self, found: FoundRequest, told: HandoffRecord, *, begun: Remediation | None) -> None:

@@ -64,7 +64,7 @@ def wanted(node: str, record: HandoffRecord, now: datetime, *, reboot_timeout_s:
             asked=record.asked,
             unanswered=True,
         )
-    if not record.asks or record.answer is RequestAnswer.REFUSED:
+    if not record.asks or (record.answer is not None and record.answer.is_final):
         return None
     return WantedAct(
         node=node,

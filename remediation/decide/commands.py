@@ -121,6 +121,7 @@ def repaired_meanwhile(remediation: Remediation, command: Command, remedy: Remed
         ladder=(remedy,),
         remedy=remedy,
         attempts=0,
+        denied=False,
         since=now,
         end=None,
     )

@@ -254,6 +254,7 @@ def instead(remediation: Remediation, new: Remediation) -> Remediation:
         order=new.order,
         ladder=new.ladder,
         attempts=new.attempts,
+        denied=remediation.denied and bool(new.attempts),
         earlier=remediation.earlier if new.attempts else closed(remediation),
         acts=remediation.acts if new.attempts else (),
         asks=new.asks,

@@ -47,11 +47,18 @@ enough for every cluster's field. Each kind has its own room: a node that comes 
 
 
 class RequestAnswer(StrEnum):
-    """The answer of ``healthd controller`` to a request. WAITS: not yet, and ``message`` tells why."""
+    """The answer of ``healthd controller`` to a request. WAITS: not yet, and ``message`` tells why. DENIED: the
+    controller has no right to it, which shows nothing about the machine."""
 
     TAKEN = "taken"
     WAITS = "waits"
     REFUSED = "refused"
+    DENIED = "denied"
+
+    @property
+    def is_final(self) -> bool:
+        """Whether it is never done: the node goes on from there, or an operator does."""
+        return self in (RequestAnswer.REFUSED, RequestAnswer.DENIED)
 
 
 class PastAct(StrEnum):

@@ -111,7 +111,8 @@ class Remediation(Struct, frozen=True, kw_only=True):
     was opened to wait for an operator, whom it pages for as long as it is open; None where it repairs, or waits for the
     fault to end. ``adopted``: the cluster's controller made the drain by itself before ours; only a repair undoes it.
     ``approval``: the last that was asked for, or given. ``evidence``: the address of its bundle outside this machine,
-    "" for none. ``job``: the restart of the job that its fault ended; None where none was looked for.
+    "" for none. ``job``: the restart of the job that its fault ended; None where none was looked for. ``denied``: its
+    last attempt was not permitted, so that no other remedy follows.
     """
 
     id: str
@@ -154,6 +155,7 @@ class Remediation(Struct, frozen=True, kw_only=True):
     approval: Approval | None = None
     evidence: str = ""
     job: JobRestart | None = None
+    denied: bool = False
 
     @property
     def by_command(self) -> bool:

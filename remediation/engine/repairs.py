@@ -187,7 +187,7 @@ class Repairs:
         except BackendBusy as error:
             return waits(self._put_off(begun, now), "reboot", Refused(kind=Refusal.MANAGED, words=str(error)))
         except BackendRefused as error:
-            return self._no(begun, now, "reboot", error)
+            return self.after_no(self._refused(begun, now), now, "reboot", error)
         except BackendUnknown as error:
             return StepResult(
                 remediation=self._handed_over(begun), message=f"reboot: no answer, waiting for a new boot id: {error}"
@@ -216,7 +216,7 @@ class Repairs:
         except BackendBusy as error:
             return waits(self._put_off(begun, now), "replacement", Refused(kind=Refusal.MANAGED, words=str(error)))
         except BackendRefused as error:
-            return self._no(begun, now, "replacement", error)
+            return self.after_no(self._refused(begun, now), now, "replacement", error)
         except BackendUnknown as error:
             message = f"replacement: no answer, waiting for another instance id: {error}"
             return StepResult(remediation=self._handed_over(begun), message=message)
@@ -232,9 +232,9 @@ class Repairs:
         planned, self._resetting = self._not_made(remediation), ""
         return replace(result, remediation=planned)
 
-    def again_or_fail(self, remediation: Remediation, now: datetime, why: str, *, may_climb: bool = True) -> StepResult:
-        """A repair that did not help is tried again, then the next remedy of the ladder, where it ``may_climb``; at its
-        end an operator is needed."""
+    def again_or_fail(self, remediation: Remediation, now: datetime, why: str) -> StepResult:
+        """A repair that did not help is tried again, then the next remedy of the ladder; at its end an operator is
+        needed. A right that healthd lacks shows nothing about the machine, and calls for no more far-reaching act."""
         again = before_the_act(remediation, now)
         if remediation.release_order:  # it waited for this act alone, and is obeyed from where it ended
             return StepResult(
@@ -245,7 +245,7 @@ class Repairs:
         if remediation.attempts < self._timeouts.max_attempts:
             return StepResult(remediation=again, message=f"attempt {remediation.attempts} failed, trying again: {why}")
         following = [remedy for remedy in remediation.ladder[1:] if not self._gates.reason_against(remedy)]
-        if not (following and may_climb):
+        if not following or remediation.denied:
             return ended(
                 remediation, End.FAILED, f"given up after {remediation.attempts} attempts, an operator is needed: {why}"
             )
@@ -256,12 +256,11 @@ class Repairs:
         did_not_help = f"{remediation.ladder[0]} did not help, " if was_made else ""
         return StepResult(remediation=up, message=f"{did_not_help}{following[0]} is next: {why}")
 
-    def _no(self, begun: Remediation, now: datetime, act: str, error: BackendRefused) -> StepResult:
-        """The platform's no. A right that healthd lacks shows nothing about the machine, and calls for no more
-        far-reaching act."""
+    def after_no(self, remediation: Remediation, now: datetime, act: str, error: BackendRefused) -> StepResult:
+        """The platform said no."""
         is_denied = isinstance(error, BackendDenied)
         why = f"the {act} {'is not permitted' if is_denied else 'was refused'}: {error}"
-        return self.again_or_fail(self._refused(begun, now), now, why, may_climb=not is_denied)
+        return self.again_or_fail(replace(remediation, denied=is_denied), now, why)
 
     def _against_reset(self, remediation: Remediation, now: datetime) -> StepResult | None:
         """Why a reset that is intended is not made now. One that this process only waits to make was none."""
@@ -317,9 +316,8 @@ class Repairs:
         """The remediation with the intent of an act written down and everything read again after; else why it is not
         begun."""
         acts = (*remediation.acts, ACTS[remediation.step])
-        begun = self._intents.intend(
-            replace(self._prepared(remediation), attempts=remediation.attempts + 1, acts=acts), now, act
-        )
+        attempt = replace(self._prepared(remediation), attempts=remediation.attempts + 1, acts=acts, denied=False)
+        begun = self._intents.intend(attempt, now, act)
         try:
             result = (
                 self._unmarked(begun, now, act)
@@ -535,7 +533,9 @@ class Repairs:
         """For now: it is waited for, and pages. Or for good."""
         if isinstance(why, BackendBusy):
             return self._held_up(remediation, now, act, why)
-        return self._came_to_nothing(remediation, now, f"the {act} failed: {why}")
+        is_denied = isinstance(why, BackendDenied)
+        words = f"the {act} {'is not permitted' if is_denied else 'failed'}: {why}"
+        return self._came_to_nothing(replace(remediation, denied=is_denied), now, words)
 
     def _taken_back(self, remediation: Remediation, now: datetime, act: str) -> StepResult | None:
         """The act is not needed any more, and its platform lets it be taken back in time; else None."""

@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 
 from msgspec.structs import replace
 
-from healthd.core.errors import BackendBusy, BackendRefused, BackendUnknown
+from healthd.core.errors import BackendBusy, BackendDenied, BackendRefused, BackendUnknown
 from healthd.core.model import Remedy
 from healthd.remediation.decide.handoff import UNASKED_S, HandoffRecord, RequestAnswer, instance_of, parse, withdrawing
 from healthd.remediation.ports import Provisioner, StateOwner
@@ -105,6 +105,8 @@ class DelegatedProvisioner:
         match record.answer:
             case RequestAnswer.REFUSED:
                 raise BackendRefused(f"healthd controller: {record.message}")
+            case RequestAnswer.DENIED:
+                raise BackendDenied(f"healthd controller: {record.message}")
             case RequestAnswer.WAITS:
                 raise BackendBusy(f"healthd controller waits: {record.message}")
             case RequestAnswer.TAKEN:

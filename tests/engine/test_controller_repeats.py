@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from healthd.core.errors import BackendRefused, BackendUnknown, HealthdError
+from healthd.core.errors import BackendDenied, BackendRefused, BackendUnknown, HealthdError
 from healthd.core.model import Mode, Remedy
 from healthd.remediation.decide.handoff import RequestAnswer, withdrawing
 from healthd.remediation.decide.remediation import PAST_OF
@@ -190,6 +190,26 @@ def test_a_second_answer_counts_as_the_first_would_have(tmp_path: Path) -> None:
     assert silent.provisioner.replacements == 3
     assert silent.record.answer is RequestAnswer.TAKEN
     assert "asked for again: no answer" in silent.record.message
+
+
+@pytest.mark.parametrize(
+    ("error", "answer"),
+    [(BackendDenied("no right"), RequestAnswer.DENIED), (BackendRefused("no"), RequestAnswer.REFUSED)],
+)
+def test_a_right_that_is_missing_is_told_as_such(error: BackendRefused, answer: RequestAnswer, tmp_path: Path) -> None:
+    """At the first request, at one that is repeated, and by the controller that follows, if this one was killed before
+    the node was answered."""
+    first = world_of("reboot", tmp_path / "first")
+    first.provisioner._reboots = raising(error)
+    first.run(30)
+    assert (first.record.answer, first.record.history) == (answer, ())
+    first.cluster.nodes[NODE].record = replace(first.record, answer=None, answered=None, message="").text
+    first.restart()
+    assert first.run(3).record.answer is answer
+    again = dies_before_the_act("reboot", tmp_path / "again")
+    again.provisioner._reboots = raising(error)
+    again.run(int(REBOOT_SHOWS_S / STEP_S) + 4)
+    assert again.record.answer is answer
 
 
 def raising(error: Exception) -> Callable[[], None]:

@@ -90,6 +90,34 @@ def answers(world: World, remedy: Remedy, answer: RequestAnswer | None) -> None:
         )
 
 
+@pytest.mark.parametrize("answer", [RequestAnswer.DENIED, RequestAnswer.REFUSED])
+def test_a_right_that_the_controller_lacks_gives_no_machine_away(answer: RequestAnswer, tmp_path: Path) -> None:
+    """A controller that may not reboot says nothing about the machine. Any other refusal leads to the next remedy."""
+    world, asked = asking(tmp_path), []
+
+    def refuse() -> None:
+        record = parse(world.orchestrator.read_record()) or HandoffRecord()
+        if record.asks and record.answer is None:
+            asked.append(record.remedy)
+            world.orchestrator.write_record(
+                replace(
+                    record, answer=answer, answered=world.clock.now(), message="ec2:RebootInstances is missing"
+                ).text
+            )
+
+    world.at(10, lambda: world.log_line(XID_79))
+    for second in range(20, 900, 5):
+        world.at(second, refuse)
+    world.run(300)
+    is_denied = answer is RequestAnswer.DENIED
+    follows = [] if is_denied else [Remedy.REPLACE_NODE] * 2
+    assert asked == [Remedy.REBOOT_NODE] * 2 + follows
+    assert world.engine.decision.action is Action.PAGE
+    why = "the reboot is not permitted" if is_denied else "the replacement failed"
+    assert f"{why}: healthd controller: ec2:RebootInstances is missing" in world.message[-1]
+    assert acts(world) == []
+
+
 def test_a_fault_that_comes_and_goes_uses_up_no_attempt(tmp_path: Path) -> None:
     """It is back while the withdrawal is waited for, time after time: the node asks again and again for the same
     reboot, and never for another machine because a reboot that nobody made did not help."""

@@ -59,7 +59,7 @@ def test_an_answer_does_not_make_it_another_request(answer: RequestAnswer) -> No
         want(replace(RECORD, answer=answer, answered=NOW, message="x", replaced=NOW, boot="b")),
     )
     assert found is not None
-    assert answered is None if answer is RequestAnswer.REFUSED else (answered is not None and answered.id == found.id)
+    assert answered is None if answer.is_final else (answered is not None and answered.id == found.id)
 
 
 def test_what_is_taken_for_a_silent_node_keeps_its_id() -> None:
@@ -79,6 +79,7 @@ def test_what_is_taken_for_a_silent_node_keeps_its_id() -> None:
         {"asked": None},
         {"remediation_id": ""},
         {"answer": RequestAnswer.REFUSED, "answered": NOW},
+        {"answer": RequestAnswer.DENIED, "answered": NOW},
         {"asks": False, "remedy": REBOOT},
     ],
 )

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from msgspec.structs import replace
 
-from healthd.core.errors import BackendBusy, BackendRefused, BackendUnknown
+from healthd.core.errors import BackendBusy, BackendDenied, BackendRefused, BackendUnknown
 from healthd.core.model import Remedy
 from healthd.remediation.decide.handoff import UNASKED_S, HandoffRecord, RequestAnswer, parse, withdrawing
 from healthd.remediation.provisioners.delegated import UNTAKEN_S, DelegatedProvisioner
@@ -104,6 +104,8 @@ def test_what_the_controller_answers_is_told() -> None:
     assert message == "the controller has taken the request: HyperPod: i-1 ShuttingDown"
     with pytest.raises(BackendRefused, match="healthd controller: no such instance"):
         progress(replace(answered, answer=RequestAnswer.REFUSED, message="no such instance"))
+    with pytest.raises(BackendDenied, match="healthd controller: ec2:RebootInstances is missing"):
+        progress(replace(answered, answer=RequestAnswer.DENIED, message="ec2:RebootInstances is missing"))
     with pytest.raises(BackendBusy, match="healthd controller waits: in observe mode"):
         progress(replace(answered, answer=RequestAnswer.WAITS, message="in observe mode"))
 
@@ -144,7 +146,7 @@ def test_what_nobody_took_is_withdrawn_and_taken_back_a_minute_later(there: Hand
     assert not asking(comment, monotonic_s=clock).take_back(carried_out=False), "a new process waits anew"
 
 
-@pytest.mark.parametrize("answer", [RequestAnswer.TAKEN, RequestAnswer.REFUSED])
+@pytest.mark.parametrize("answer", [RequestAnswer.TAKEN, RequestAnswer.REFUSED, RequestAnswer.DENIED])
 def test_what_was_answered_is_not_withdrawn(answer: RequestAnswer) -> None:
     """What was taken is waited for, and what was refused is the engine's to go on from; nor is another's request."""
     for there in (replace(ASKED, answer=answer, answered=NOW), replace(ASKED, machine="i-2"), None):
