@@ -12,7 +12,7 @@ from typing import Protocol
 from msgspec import Struct
 from msgspec.structs import replace
 
-from healthd.core.errors import BackendBusy, BackendRefused, BackendUnknown
+from healthd.core.errors import BackendRefused, BackendUnknown
 from healthd.core.model import Clearance, Event, Mode, Refusal, Refused, Remedy
 from healthd.remediation.controller.node_status import RepairStats
 from healthd.remediation.controller.requests import WantedAct, is_away, is_silent
@@ -270,7 +270,7 @@ class RequestedAct:
             why = self._against(remediation, now)
         if why:
             return replace(result, message=f"{result.message}; not asked for again: {why}")
-        return self._ask_again(result, now)
+        return self._repairs.ask_again(result, now)
 
     def _against(self, remediation: Remediation, now: datetime) -> str:
         """The objection of a reading of everything to asking once more, or ""."""
@@ -285,18 +285,6 @@ class RequestedAct:
             return "it does not answer, and may be in its reboot"
         is_known = remediation.boot_id and self._node.known_boot() == remediation.boot_id
         return "" if is_known else "which boot it has is not known"
-
-    def _ask_again(self, result: StepResult, now: datetime) -> StepResult:
-        act = "reboot" if self._want.remedy is Remedy.REBOOT_NODE else "replacement"
-        try:
-            self._provisioner.reboot() if act == "reboot" else self._provisioner.replace()
-        except BackendBusy as error:  # it is at it, for the first request or for somebody else's
-            return replace(result, message=f"{result.message}; asked for again: {error}")
-        except BackendUnknown as error:  # a reboot that is queued now must not be queued once more
-            return replace(result, message=f"{result.message}; asked for again: {error}", asked=act == "reboot")
-        except BackendRefused as error:
-            return self._repairs.after_no(result.remediation, now, act, error)
-        return replace(result, message=f"{act} asked for again; its evidence is awaited", asked=True)
 
 
 def _is_still(view: NodeView, before: Hold | None) -> bool:

@@ -10,7 +10,7 @@ A repair must not decide that the node is healthy: the step that verifies does.
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from itertools import takewhile
 from typing import Protocol
 
@@ -27,6 +27,8 @@ from healthd.remediation.decide.rules import STEPS, without_drain
 from healthd.remediation.engine.dependencies import Dependencies, Resetter, Timeouts
 from healthd.remediation.engine.step_result import StepJournal, StepResult, at_next, ended, waits
 from healthd.remediation.ports import NodeView, Provisioner, StateOwner
+
+_REPEATS_AFTER = timedelta(minutes=1)
 
 
 class Door(Protocol):
@@ -144,6 +146,8 @@ class Repairs:
         self._orchestrator, self._provisioner, self._resetter = orchestrator, provisioner, resetter
         self._judgement, self._gates, self._intents, self._timeouts = judgement, gates, intents, timeouts
         self._resetting = ""
+        self._answered = ("", 0)  # the last request that its platform has answered: its remediation, and which attempt
+        self._repeated = (datetime.min.replace(tzinfo=UTC), "")  # when one was repeated last, or was to be, and how
         self._before: str | None = None  # the record before the act that is about to be begun
 
     def reset(self, remediation: Remediation, now: datetime) -> StepResult:
@@ -188,10 +192,8 @@ class Repairs:
             return waits(self._put_off(begun, now), "reboot", Refused(kind=Refusal.MANAGED, words=str(error)))
         except BackendRefused as error:
             return self.after_no(self._refused(begun, now), now, "reboot", error)
-        except BackendUnknown as error:
-            return StepResult(
-                remediation=self._handed_over(begun), message=f"reboot: no answer, waiting for a new boot id: {error}"
-            )
+        except BackendUnknown as error:  # whether it took our drain's place, the next reading tells
+            return StepResult(remediation=begun, message=f"reboot: no answer, waiting for a new boot id: {error}")
         message = f"reboot {self._asked}; waiting for a new boot id"
         return StepResult(remediation=self._handed_over(begun), message=message, asked=True)
 
@@ -219,9 +221,59 @@ class Repairs:
             return self.after_no(self._refused(begun, now), now, "replacement", error)
         except BackendUnknown as error:
             message = f"replacement: no answer, waiting for another instance id: {error}"
-            return StepResult(remediation=self._handed_over(begun), message=message)
+            return StepResult(remediation=begun, message=message)
+        self._answered = (begun.id, begun.attempts)
         message = f"replacement of {begun.machine} {self._asked}; waiting for another instance"
         return StepResult(remediation=self._handed_over(begun), message=message, asked=True)
+
+    def repeated(self, result: StepResult, now: datetime) -> StepResult:
+        """A replacement whose fate is not known, asked for once more every minute: where asked twice it comes to what
+        it does asked once, and everything is as it was. A node whose request was lost would wait for hours."""
+        remediation = result.remediation
+        if not self._is_undecided(remediation):
+            return result
+        at, words = self._repeated
+        if now - max(remediation.since, at) < _REPEATS_AFTER:
+            return replace(result, message=f"{result.message}{words if at > remediation.since else ''}")
+        try:
+            why = self._gates.is_over(remediation) or self._provisioner.stands_down()
+            if not why and (against := self._still_allowed(remediation, remediation, now, "replacement")) is not None:
+                why = against.message
+        except BackendError as error:
+            why = str(error)
+        if why:
+            after = replace(result, message=f"{result.message}; not asked for again: {why}")
+        else:
+            self._note(remediation, now, "asks again for the replacement: it is not known whether it was asked for")
+            after = self.ask_again(result, now)
+        self._repeated = (now, after.message.removeprefix(result.message))
+        return after
+
+    def _is_undecided(self, remediation: Remediation) -> bool:
+        """Whether it is not known if the platform was asked for a replacement, and a second request is safe."""
+        is_awaited = remediation.step is Step.REPLACE and remediation.phase is Phase.INTENDED and not remediation.end
+        if not is_awaited or self._provisioner.delegates:
+            return False
+        is_safe = self._provisioner.repeats_after_s(Remedy.REPLACE_NODE) == 0
+        return is_safe and self._answered != (remediation.id, remediation.attempts)
+
+    def ask_again(self, result: StepResult, now: datetime) -> StepResult:
+        """Ask once more, where nothing is against it."""
+        remediation = result.remediation
+        is_reboot = remediation.step is Step.REBOOT
+        act = "reboot" if is_reboot else "replacement"
+        request = (remediation.id, remediation.attempts)
+        try:
+            self._provisioner.reboot() if is_reboot else self._provisioner.replace()
+        except BackendBusy as error:  # it is at it, for the first request or for somebody else's
+            self._answered = request
+            return replace(result, message=f"{result.message}; asked for again: {error}")
+        except BackendUnknown as error:  # a reboot that is queued now must not be queued once more
+            return replace(result, message=f"{result.message}; asked for again: {error}", asked=is_reboot)
+        except BackendRefused as error:
+            return self.after_no(remediation, now, act, error)
+        self._answered = request
+        return replace(result, message=f"{act} asked for again; its evidence is awaited", asked=True)
 
     def let_rest(self, result: StepResult) -> StepResult:
         """A remediation that is paused, its reset not under way any more: what that had stopped is started again,

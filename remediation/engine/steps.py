@@ -250,7 +250,7 @@ class Steps:
             case Step.REBOOT:
                 return self._repairs.reboot(remediation, now)
             case Step.REPLACE:
-                return self._repairs.replace(remediation, now)
+                return self._repairs.repeated(self._repairs.replace(remediation, now), now)
             case Step.STAY:
                 return self._stay(remediation, now)
             case Step.VERIFY:

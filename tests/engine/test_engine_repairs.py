@@ -643,6 +643,24 @@ def test_killed_before_the_record_of_it_that_is_still_no_order_of_a_persons(tmp_
         assert any("verified: " in text for text in world.audit("step")), number
 
 
+@pytest.mark.parametrize("label", ["before reboot", "after reboot"])
+def test_a_request_without_an_answer_loses_no_drain(label: str, tmp_path: Path) -> None:
+    """It may have taken the drain's place, or never have come: the next reading tells, and no drain of ours is taken
+    for another's. One that never came is asked for again once its time is up."""
+    world = asked_and_taken_over(tmp_path)
+
+    def lost() -> None:
+        if world.wire.passed[-1] == label:
+            world.wire.at.clear()
+            no_answer()
+
+    world.wire.at = dict.fromkeys(range(10_000), lost)
+    ending = world.run_to_end().ending()
+    assert (ending.in_service, ending.ends, ending.drains) == (True, ("released",), 1)
+    assert world.provisioner.requests == 1
+    assert not world.cluster.slots
+
+
 def test_a_reboot_that_was_asked_for_explains_a_node_that_is_down_to_whoever_remembers_nothing(tmp_path: Path) -> None:
     """Its disk lost between the request and the boot: the record tells of the reboot, so that the node is resumed."""
     world = repair_story(tmp_path / "w")
