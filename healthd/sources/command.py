@@ -122,7 +122,7 @@ def run_configured(
     leave_nothing: bool = False,
 ) -> CommandResult:
     """Run a command of the site's configuration as ``run_command`` does. Root runs none that other users may write: a
-    child judges that first, which may take ``timeout_s`` once more, since the files may lie on a file system that hangs.
+    child judges that first, which may take ``timeout_s`` once more: the files may lie on a file system that hangs.
 
     Raises what ``run_command`` raises, and SourceUnreadable for a command that is not run.
     """

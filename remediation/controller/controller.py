@@ -263,6 +263,8 @@ class Controller:
             self._silent.pop(want.node, None)
             message = f"its reboot should be over: left to its own daemon, {why.words if why else 'it answers'}"
             return _status_of(found, message, RepairState.LEFT_ALONE, refusal=why.kind if why else None)
+        if why and why.kind is Refusal.LATE:  # a no would be an answer of the platform's: the node asks again by itself
+            return self._waits(found, why)
         if why:
             return self._refused(found, why, now)
         if want.unanswered and (waiting := self._silence(found)) is not None:

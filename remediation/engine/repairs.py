@@ -597,27 +597,27 @@ class Repairs:
         return StepResult(remediation=at_next(self._not_begun(remediation), now), message=message, go_on=True)
 
     def _came_to_nothing(self, remediation: Remediation, now: datetime, why: str) -> StepResult:
-        """The act that was awaited failed, or took too long. A request that the node itself withdrew is not even an
-        attempt."""
-        if self._is_withdrawn(remediation):
-            return StepResult(
-                remediation=before_the_act(self._not_begun(remediation), now), message=f"{why}; judged again"
-            )
-        return self.again_or_fail(self._without_untaken(remediation), now, why)
+        """The act that was awaited failed, or took too long. A request that the node itself withdrew, or that no
+        controller began, is not even an attempt: it shows nothing about the machine."""
+        record, left = self._record(), self._without_untaken(remediation)
+        is_own = record is not None and record.remediation_id == remediation.id
+        not_made = before_the_act(self._not_begun(remediation), now)
+        if record is not None and is_own and record.is_withdrawn:
+            return StepResult(remediation=not_made, message=f"{why}; judged again")
+        is_refused = record is not None and is_own and record.answer is not None and record.answer.is_final
+        if left is not remediation and not is_refused and not remediation.release_order:
+            return StepResult(remediation=not_made, message=f"{why}; asked for again", page=True)
+        return self.again_or_fail(left, now, why)
 
     def _without_untaken(self, remediation: Remediation) -> Remediation:
-        """A request that no controller took is an attempt, and no repair: also where another did it meanwhile. A record
-        in which the request never stood has it in its history, if any controller began it."""
+        """A request that no controller took is no repair: also where another did it meanwhile. A record in which the
+        request never stood has it in its history, if any controller began it."""
         record = self._record()
         if record is None or not remediation.acts:
             return remediation
         stands = record.remediation_id == remediation.id and record.asks
         was_begun = is_begun(record) if stands else has_entry(record, remediation.acts[-1], remediation.since)
         return remediation if was_begun else replace(remediation, acts=remediation.acts[:-1])
-
-    def _is_withdrawn(self, remediation: Remediation) -> bool:
-        record = self._record()
-        return record is not None and record.remediation_id == remediation.id and record.is_withdrawn
 
     def _record(self) -> HandoffRecord | None:
         """The node's record, where a controller acts for it."""

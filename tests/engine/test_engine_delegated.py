@@ -37,14 +37,28 @@ def acts(world: World) -> list[PastAct]:
     return [each.act for each in record.history] if record else []
 
 
-def test_a_request_that_no_controller_took_is_no_repair(tmp_path: Path) -> None:
-    """The node asks for a reboot and for another machine, page after page, until it gives up. No act was made: the
-    ledger and the record know none, so the fault begins at the first rung of its ladder once a controller runs."""
-    world = asking(tmp_path)
-    world.at(10, lambda: world.log_line(XID_79)).run(900)
+@pytest.mark.parametrize("waits", [False, True])
+def test_a_request_that_no_controller_took_is_no_repair(waits: bool, tmp_path: Path) -> None:
+    """The node asks for a reboot for hours, and pages all along. No act was made, the record knows none, and nothing
+    shows that a reboot does not help: it never asks for another machine, also where its request waits."""
+    world, asked = asking(tmp_path), []
+
+    def look() -> None:
+        record = parse(world.orchestrator.read_record()) or HandoffRecord()
+        if record.asks and record.asked not in asked:
+            asked.append(record.asked)
+            assert (record.remedy, record.attempt) == (Remedy.REBOOT_NODE, 1)
+            if waits:
+                answers(world, Remedy.REBOOT_NODE, RequestAnswer.WAITS)
+
+    world.at(10, lambda: world.log_line(XID_79))
+    for second in range(20, 4500, 5):
+        world.at(second, look)
+    world.run(900)
+    assert len(asked) > 3
     assert world.engine.decision.action is Action.PAGE
-    assert "given up" in world.message[-1]
-    assert repairs_of(world.store.remediations()) == ()
+    assert "held up" in world.message[-1]
+    assert [each.outcome for each in repairs_of(world.store.remediations())] == [""], "the request that stands"
     assert acts(world) == []
 
 
