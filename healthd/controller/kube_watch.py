@@ -100,7 +100,7 @@ class KubeWatch:
         watched = Watched(
             all_nodes=settings.all_nodes,
             named={claim.node for claim in counted.budget.claims.values()} | {record.node for record in records},
-            acted_on=begun | {each.node for each in statuses if each.remedy is not None},
+            acted_on=begun | {each.node for each in statuses if each.is_acted_on},
             tolerated=settings.tolerated,
             opt_out_label=settings.opt_out_label,
             reports=settings.reports,

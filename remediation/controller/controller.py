@@ -156,7 +156,8 @@ class Controller:
         want = wanted(shown.node, record, at, reboot_timeout_s=self._timeouts.reboot_timeout_s)
         want = want or self._begun_before(shown.node, record)
         has_slot = shown.node in holders
-        if want is None or (want.unanswered and not (has_slot and shown.node in snapshot.out)):
+        is_ours = want is not None and (want.unanswered or want.after_silence)
+        if want is None or (is_ours and not (has_slot and shown.node in snapshot.out)):
             return None
         known = self._known.get(want.id)
         if known is not None and known.end is End.DONE and record.message == plain(known.note):
@@ -261,7 +262,7 @@ class Controller:
         why = self._refusal(found, view, now)
         if want.unanswered and (why or not is_silent(view)):
             self._silent.pop(want.node, None)
-            message = f"its reboot should be over: left to its own daemon, {why.words if why else 'it answers'}"
+            message = f"its reboot should be over: left to its own daemon, {why.words if why else 'it is not DOWN'}"
             return _status_of(found, message, RepairState.LEFT_ALONE, refusal=why.kind if why else None)
         if why and why.kind is Refusal.LATE:  # a no would be an answer of the platform's: the node asks again by itself
             return self._waits(found, why)

@@ -53,6 +53,11 @@ class NodeStatus(Struct, frozen=True, kw_only=True):
     refusal: Refusal | None = None
     troubles: tuple[ClusterTrouble, ...] = ()
 
+    @property
+    def is_acted_on(self) -> bool:
+        """Whether its request is repaired, waits, or pages here: a node that is left alone may be silent for ever."""
+        return self.remedy is not None and self.state is not RepairState.LEFT_ALONE
+
 
 class RecentStatus:
     """How it stood with each request when its platform was asked last, which is not in every sync: at most once in

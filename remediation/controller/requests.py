@@ -50,7 +50,7 @@ class WantedAct(Struct, frozen=True, kw_only=True):
 
 def wanted(node: str, record: HandoffRecord, now: datetime, *, reboot_timeout_s: float) -> WantedAct | None:
     """The act that a record asks the controller to consider, or None. A reboot that should be over long ago is looked
-    after."""
+    after; and so is, also after a no, a replacement that no node asked for: none would hear the answer and page."""
     if record.remedy is None or record.asked is None or not record.remediation_id:
         return None
     was_begun = not record.asks or record.answer is RequestAnswer.TAKEN
@@ -64,15 +64,17 @@ def wanted(node: str, record: HandoffRecord, now: datetime, *, reboot_timeout_s:
             asked=record.asked,
             unanswered=True,
         )
-    if not record.asks or (record.answer is not None and record.answer.is_final):
+    if not record.asks:
         return None
-    return WantedAct(
+    want = WantedAct(
         node=node,
         remediation_id=record.remediation_id,
         remedy=record.remedy,
         attempt=record.attempt,
         asked=record.asked,
     )
+    is_answered = record.answer is not None and record.answer.is_final
+    return None if is_answered and not want.after_silence else want
 
 
 def withdrawn(node: str, record: HandoffRecord) -> WantedAct | None:

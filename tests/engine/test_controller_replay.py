@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from healthd.core.errors import BackendBusy, BackendRefused, BackendUnknown, HealthdError
+from healthd.core.errors import BackendBusy, BackendDenied, BackendRefused, BackendUnknown, HealthdError
 from healthd.core.model import Mode, Remedy
+from healthd.remediation.controller.node_status import RepairState
 from healthd.remediation.decide.handoff import HandoffRecord, RequestAnswer, word
 from tests.support.controller_rig import NODE, STEP_S, AskedWorld, Happening
 from tests.support.engine_wire import disk_is_full, kill, no_answer
@@ -392,7 +393,8 @@ def test_a_node_that_answers_or_came_back_is_not_given_up(tmp_path: Path) -> Non
     assert "its machine is replaced if it stays silent" in world.message[-1]
     world.cluster.nodes[NODE].flags.discard("NOT_RESPONDING")
     world.run(2)
-    assert "it answers" in world.message[-1]
+    assert "it is not DOWN" in world.message[-1]
+    assert not world.standings[0].is_acted_on, "an agent that does not come back pages by its silence"
     world.goes_silent()
     world.run(5)
     assert world.acts == 0, "the silence is counted anew"
@@ -408,6 +410,34 @@ def test_a_node_that_answers_or_came_back_is_not_given_up(tmp_path: Path) -> Non
     freed = never_came_back(tmp_path / "freed")
     freed.cluster.slots.clear()
     assert freed.run(ROUNDS).standings == ()
+
+
+@pytest.mark.parametrize("follows", [AskedWorld.restart, AskedWorld.forget])
+@pytest.mark.parametrize("error", [BackendRefused("it is in a Capacity Block"), BackendDenied("no right to it")])
+def test_a_machine_that_nobody_may_replace_pages_until_it_is_back(
+    error: BackendRefused, follows: Callable[[AskedWorld], None], tmp_path: Path
+) -> None:
+    """Its own daemon is away with it, so that only the controller can page: in each sync, and also the next one to
+    lead, until the node is in service."""
+    world = never_came_back(tmp_path)
+
+    def no() -> None:
+        raise error
+
+    world.provisioner._replaces = no
+    world.run(ROUNDS)
+    for _ in range(3):
+        assert (world.standings[0].page, world.standings[0].state) == (True, RepairState.REFUSED)
+        assert str(error) in world.standings[0].message
+        world.run(1)
+    asked = world.provisioner.replacements
+    assert asked == 1
+    follows(world)
+    world.run(ROUNDS)
+    assert (world.standings[0].page, world.standings[0].state) == (True, RepairState.REFUSED)
+    assert world.provisioner.replacements <= asked + 1
+    world.cluster.slots.clear()
+    assert world.run(1).standings == ()
 
 
 def test_one_that_answers_at_the_last_look_is_looked_after_anew(tmp_path: Path) -> None:
