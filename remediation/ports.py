@@ -368,6 +368,7 @@ class Provisioner(Protocol):
     def progress(self) -> str:
         """The platform's word on the reboot or replacement that was asked for; "" where it says nothing.
 
-        Raises BackendRefused when it has failed for good, BackendBusy where it waits for what an operator must see to,
+        Raises BackendRefused when it has failed for good, BackendBusy where it waits for what an operator must see to
+        (BackendHalfDone: for as long as it takes),
         BackendUnknown where it is not known.
         """

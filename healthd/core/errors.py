@@ -120,6 +120,10 @@ class BackendBusy(BackendRefused):
     """Not now, and nothing was applied: throttled, no capacity, or something else in progress. Ask again later."""
 
 
+class BackendHalfDone(BackendBusy):
+    """An act is half done, and its rest has to be tried until it succeeds: only its end ends the wait."""
+
+
 class BackendDenied(BackendRefused):
     """The caller has no credentials, or not the right. The message names the missing IAM action."""
 

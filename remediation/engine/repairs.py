@@ -16,7 +16,14 @@ from typing import Protocol
 
 from msgspec.structs import replace
 
-from healthd.core.errors import BackendBusy, BackendDenied, BackendError, BackendRefused, BackendUnknown
+from healthd.core.errors import (
+    BackendBusy,
+    BackendDenied,
+    BackendError,
+    BackendHalfDone,
+    BackendRefused,
+    BackendUnknown,
+)
 from healthd.core.model import NODE, Clearance, ClearsBy, Event, Refusal, Refused, Remedy, Step
 from healthd.remediation.decide.adoption import repair_record
 from healthd.remediation.decide.approval import needs_approval
@@ -624,9 +631,11 @@ class Repairs:
         return parse(self._orchestrator.read_record()) if self._provisioner.delegates else None
 
     def _held_up(self, remediation: Remediation, now: datetime, act: str, why: BackendBusy) -> StepResult:
-        """Asked for, and held up by what an operator must see to. It is waited for as long as for the act itself."""
+        """Asked for, and held up by what an operator must see to. It is waited for as long as for the act itself;
+        without end for one that is half done, since none but healthd would see to a machine that it has stopped."""
         timeouts = self._timeouts
         timeout_s = timeouts.reboot_timeout_s if remediation.step is Step.REBOOT else timeouts.replace_timeout_s
-        if now - remediation.since > timedelta(seconds=timeout_s):
+        is_too_long = now - remediation.since > timedelta(seconds=timeout_s)
+        if is_too_long and not isinstance(why, BackendHalfDone):
             return self._came_to_nothing(remediation, now, f"{act} was held up for too long: {why}")
         return StepResult(remediation=remediation, message=f"{act} {self._asked}; held up: {why}", page=True)

@@ -14,7 +14,7 @@ from healthd.core.errors import BackendDenied, BackendError, BackendRefused, Bac
 from healthd.core.model import Remedy
 from healthd.remediation.ports import StateOwner
 from healthd.remediation.provisioners.aws import Aws
-from healthd.remediation.provisioners.instances import REBOOT_SHOWS_S, at_address, id_of
+from healthd.remediation.provisioners.instances import REBOOT_SHOWS_S, NoInstance, at_address, id_of
 from healthd.remediation.provisioners.platform_reads import before_acting
 from healthd.remediation.provisioners.target_node import TargetNode
 
@@ -81,7 +81,7 @@ class AutoScalingProvisioner:
             return self._subject.instance_id
         try:
             return id_of(at_address(self._aws, self._address()))
-        except BackendUnknown:
+        except NoInstance:  # EC2's answer; a reading without an answer tells of no other machine
             if not self._group:
                 raise
         return self._substitute()

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
-from healthd.core.errors import BackendBusy, BackendDenied, BackendError, BackendRefused
+from healthd.core.errors import BackendBusy, BackendDenied, BackendError, BackendHalfDone, BackendRefused
 from healthd.core.model import Remedy
 from healthd.remediation.ports import StateOwner
 from healthd.remediation.provisioners.aws import Aws
@@ -114,7 +114,7 @@ class Ec2Provisioner:
     def progress(self) -> str:
         """The state of the instance at EC2; and the second half of a move, which is safe to repeat at every poll.
 
-        Raises BackendBusy for an instance that is stopped and may not be started: an operator must start it.
+        Raises BackendHalfDone for an instance that healthd stopped and that could not be started.
         """
         try:
             instance = self._instance()
@@ -152,12 +152,15 @@ class Ec2Provisioner:
     def _start(self, instance: str) -> str:
         try:
             self._aws.call("ec2", "StartInstances", InstanceIds=[instance])
-        except BackendDenied as error:
-            raise BackendBusy(
-                f"{instance} is stopped, and healthd may not start it: start it yourself: {error}"
-            ) from error
-        except BackendBusy as error:
-            return f"EC2: {instance} is stopped and could not be started yet, healthd tries again: {error}"
+        except BackendRefused as error:
+            match error:
+                case BackendDenied():
+                    words = "healthd may not start it: start it yourself"
+                case BackendBusy():
+                    words = "it could not be started yet, healthd tries again"
+                case _:
+                    words = "EC2 refuses to start it, healthd tries again: remove the cause, or start it yourself"
+            raise BackendHalfDone(f"{instance} is stopped, and {words}: {error}") from error
         return f"EC2: {instance} is stopped, start requested"
 
     def _checks(self, instance: str) -> str:

@@ -22,6 +22,10 @@ _LIVE = ("pending", "running", "stopping", "stopped")
 _NAMED_BY_ADDRESS = re.compile(r"ip-(\d{1,3})-(\d{1,3})-(\d{1,3})-(\d{1,3})(\..*)?")
 
 
+class NoInstance(BackendUnknown):
+    """EC2 answered that no live instance has this address."""
+
+
 def by_id(aws: Aws, instance: str) -> Mapping[str, Any]:
     """One instance. Raises as Aws.call: BackendRefused where EC2 has none of that id (InvalidInstanceID.NotFound, from
     about an hour after its end)."""
@@ -34,13 +38,16 @@ def by_id(aws: Aws, instance: str) -> Mapping[str, Any]:
 def at_address(aws: Aws, address: str, *, tag: tuple[str, str] | None = None, own: str = "") -> Mapping[str, Any]:
     """The one live instance at a private address, or at the address in a name such as ip-10-1-2-3.
 
-    ``own`` wins where several networks have the address. Raises BackendUnknown where there is not one, and as Aws.call.
+    ``own`` wins where several networks have the address. Raises NoInstance where there is none, BackendUnknown where
+    there are several, and as Aws.call.
     """
     ip = address_of(address)
     filters = [{"Name": "private-ip-address", "Values": [ip]}, {"Name": "instance-state-name", "Values": list(_LIVE)}]
     if tag:
         filters.append({"Name": f"tag:{tag[0]}", "Values": [tag[1]]})
     found = _instances(aws.call("ec2", "DescribeInstances", Filters=filters))
+    if not found:
+        raise NoInstance(f"ec2:DescribeInstances: no instance has the address {ip} now")
     if len(found) > 1:
         found = [each for each in found if each["InstanceId"] == own]
     if len(found) != 1:

@@ -9,11 +9,18 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from healthd.core.errors import BackendBusy, BackendDenied, BackendRefused, BackendUnknown, HealthdError
+from healthd.core.errors import (
+    BackendBusy,
+    BackendDenied,
+    BackendHalfDone,
+    BackendRefused,
+    BackendUnknown,
+    HealthdError,
+)
 from healthd.core.model import Mode, Remedy
 from healthd.remediation.controller.node_status import RepairState
 from healthd.remediation.decide.handoff import HandoffRecord, RequestAnswer, word
-from tests.support.controller_rig import NODE, STEP_S, AskedWorld, Happening
+from tests.support.controller_rig import NODE, STEP_S, TIMEOUTS, AskedWorld, Happening
 from tests.support.engine_wire import disk_is_full, kill, no_answer
 
 ROUNDS = 12
@@ -438,6 +445,23 @@ def test_a_machine_that_nobody_may_replace_pages_until_it_is_back(
     assert world.provisioner.replacements <= asked + 1
     world.cluster.slots.clear()
     assert world.run(1).standings == ()
+
+
+def test_an_act_that_is_half_done_is_not_given_up(tmp_path: Path) -> None:
+    """A machine that healthd stopped and could not start is tried for as long as it takes, and pages all along."""
+    world = AskedWorld(tmp_path)
+    world.comes_at_s = 0.0
+
+    def progress() -> str:
+        raise BackendHalfDone("i-1 is stopped, and could not be started yet")
+
+    world.provisioner.progress = progress  # type: ignore[method-assign]
+    world.provisioner._replaces = lambda: None
+    world.run(round(2 * TIMEOUTS.replace_timeout_s / STEP_S))
+    assert (world.standings[0].page, world.standings[0].state) == (True, RepairState.REPAIR)
+    assert "i-1 is stopped" in world.standings[0].message
+    world.provisioner.instance = "i-2"
+    assert world.run(2).record.became == "i-2"
 
 
 def test_one_that_answers_at_the_last_look_is_looked_after_anew(tmp_path: Path) -> None:

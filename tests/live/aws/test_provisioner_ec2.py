@@ -11,7 +11,7 @@ import boto3
 import pytest
 from msgspec import Struct
 
-from healthd.core.errors import BackendBusy, BackendDenied, BackendRefused, BackendUnknown
+from healthd.core.errors import BackendBusy, BackendDenied, BackendHalfDone, BackendRefused, BackendUnknown
 from healthd.core.model import Remedy
 from healthd.remediation.provisioners.autoscaling import AutoScalingProvisioner
 from healthd.remediation.provisioners.aws import Aws
@@ -160,7 +160,7 @@ def test_a_right_that_was_lost_meanwhile_leaves_no_stopped_machine_in_silence(
     provisioner = moving(aws, account, account.launch())
     provisioner.replace()
     endpoint.fail("StartInstances", DENIED)
-    with pytest.raises(BackendBusy, match=r"is stopped, and healthd may not start it: .*ec2:StartInstances"):
+    with pytest.raises(BackendHalfDone, match=r"is stopped, and healthd may not start it: .*ec2:StartInstances"):
         provisioner.progress()
     assert "start requested" in provisioner.progress()
 
@@ -179,13 +179,18 @@ def test_the_instance_that_was_asked_about_is_acted_upon_wherever_it_is(
         provisioner.progress()
 
 
-def test_a_start_without_capacity_is_tried_again(aws: Aws, endpoint: AwsEndpoint, account: Account) -> None:
-    """No capacity is not for good: it says so each time, until there is some."""
+def test_a_start_that_does_not_succeed_is_tried_again(aws: Aws, endpoint: AwsEndpoint, account: Account) -> None:
+    """No capacity, or no quota, is not for good: it says so each time, until there is some. Nobody else would start the
+    machine."""
     provisioner = moving(aws, account, account.launch())
     before = provisioner.machine()
     provisioner.replace()
     endpoint.fail("StartInstances", Fault(code="InsufficientInstanceCapacity", status=500))
-    assert "could not be started yet, healthd tries again" in provisioner.progress()
+    with pytest.raises(BackendHalfDone, match="could not be started yet, healthd tries again"):
+        provisioner.progress()
+    endpoint.fail("StartInstances", Fault(code="VcpuLimitExceeded", status=400))
+    with pytest.raises(BackendHalfDone, match="EC2 refuses to start it, healthd tries again.*VcpuLimitExceeded"):
+        provisioner.progress()
     assert provisioner.machine() == before
     assert "start requested" in provisioner.progress()
     assert provisioner.machine() != before
@@ -260,6 +265,22 @@ def test_a_group_replaces_what_is_taken_from_it(aws: Aws, endpoint: AwsEndpoint,
     new = set(account.members()) - set(members)
     assert {provisioner.machine()} == new
     assert provisioner.progress() == "Auto Scaling group workers: 3 of 3 in service"
+
+
+@pytest.mark.parametrize("fault", [Fault(lost=True), THROTTLED])
+def test_a_reading_without_an_answer_is_no_other_machine(
+    fault: Fault, aws: Aws, endpoint: AwsEndpoint, account: Account
+) -> None:
+    """The group is full, and its newest instance is another: a throttled reading must not name that."""
+    instance = account.group(3)[0]
+    address = account.shown(instance)["PrivateIpAddress"]
+    subject = TargetNode(node="n1", here=False)
+    provisioner = AutoScalingProvisioner(subject=subject, aws=aws, group="workers", address=lambda: address)
+    endpoint.always["DescribeInstances"] = fault
+    with pytest.raises((BackendUnknown, BackendBusy)):
+        provisioner.machine()
+    endpoint.always.clear()
+    assert provisioner.machine() == instance
 
 
 @pytest.mark.parametrize("how", ["terminate", "unhealthy"])
