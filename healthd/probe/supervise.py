@@ -93,7 +93,7 @@ class Probe:
         self._asking = threading.Lock()
         self._child: Child | None = None
         self._abandoned: list[Child] = []
-        self._closing = False
+        self._closing = self._ended = False
         self._started_at = 0.0
         self._starts = 0
         self._questions = 0
@@ -193,6 +193,11 @@ class Probe:
         finally:
             self._closing = False
 
+    def end(self) -> None:
+        """As :meth:`close`, for good: a check that is still under way starts no worker, which nothing would end."""
+        self._ended = True
+        self.close()
+
     def worker_pid(self) -> int | None:
         """The process id of the worker for the next question, or None while there is none of its own."""
         child = self._child
@@ -229,7 +234,7 @@ class Probe:
 
     def _answered(self, *, ends: bool) -> None:
         self._stalled_since, self._losses, self._trouble = None, 0, ""
-        if ends or self._closing:
+        if ends or self._closing or self._ended:
             self._dispose()
         elif self._child:
             self._child.forget_output()
@@ -292,7 +297,7 @@ class Probe:
 
     def _refuse_to_start(self) -> None:
         self._abandoned = [child for child in self._abandoned if not child.gone()]
-        if self._closing:
+        if self._closing or self._ended:
             raise SourceBusy(f"{self._name} probe: healthd is closing it; not asked")
         if self._abandoned:
             if self._stalled_since is None:  # a pause has reset the stall, which goes on

@@ -53,7 +53,7 @@ class FilesystemSource:
     def __init__(self, *, deadline_s: float = 5.0, idle_s: float = 300.0, module: str = "healthd.probe.fs_ops") -> None:
         self._deadline_s, self._idle_s, self._module = deadline_s, idle_s, module
         self._idle = IdleWorkers()
-        self._adding = threading.Lock()
+        self._adding, self._ended = threading.Lock(), False
         self._probes: dict[str, Probe] = {}
         self._asked_at: dict[str, float] = {}
         self._forgot_at = time.monotonic()
@@ -109,9 +109,11 @@ class FilesystemSource:
         self._probe(LOCAL).begin()
 
     def close(self) -> None:
-        """End all workers."""
+        """End all workers, for good."""
+        with self._adding:
+            self._ended = True
         for probe in tuple(self._probes.values()):
-            probe.close()
+            probe.end()
         self._idle.close()
 
     def _probe(self, key: str) -> Probe:
@@ -120,6 +122,8 @@ class FilesystemSource:
             self._forget(now)
             if key not in self._probes:
                 self._probes[key] = Probe(f"statvfs {key}", module=self._module, idle=self._idle, idle_s=self._idle_s)
+                if self._ended:
+                    self._probes[key].end()
             return self._probes[key]
 
     def _forget(self, now: float) -> None:

@@ -120,8 +120,8 @@ class Machine(Struct, kw_only=True):
         self.file_systems.begin()
 
     def close(self) -> None:
-        """End the probe workers."""
-        self.nvml.close()
+        """End the probe workers, for good."""
+        self.nvml.end()
         self.file_systems.close()
 
 

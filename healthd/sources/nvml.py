@@ -90,6 +90,10 @@ class NvmlSource:
         """End the worker and release the driver. The next request starts a new one: pause first to prevent that."""
         self._probe.close()
 
+    def end(self) -> None:
+        """As :meth:`close`, and no request starts a new one."""
+        self._probe.end()
+
     def worker_pid(self) -> int | None:
         """The process id of the worker, or None while there is none."""
         return self._probe.worker_pid()

@@ -381,6 +381,37 @@ def test_closing_ends_the_worker_and_the_next_question_starts_another(
     assert ask(probe, "pid") != pid
 
 
+@pytest.mark.parametrize("idle", [None, IdleWorkers()])
+def test_after_its_end_no_question_starts_a_worker(
+    idle: IdleWorkers | None, make: Callable[..., Probe], workers: Callable[[], list[int]]
+) -> None:
+    """A check that is still under way at the end of healthd asks on: a worker that it started would be ended by none,
+    and hold the driver."""
+    probe = make(idle=idle)
+    ask(probe, "pid")
+    asked: list[Exception] = []
+
+    def use() -> None:
+        while not asked:
+            try:
+                ask(probe, "echo")
+            except SourceBusy as error:
+                asked.append(error)
+
+    thread = threading.Thread(target=use)
+    thread.start()
+    time.sleep(0.1)
+    probe.end()
+    if idle is not None:
+        idle.close()
+    thread.join(limit_s(10))
+    assert "healthd is closing it; not asked" in str(asked[0]) or "ended the worker on purpose" in str(asked[0])
+    probe.begin()
+    with pytest.raises(SourceBusy, match="healthd is closing it; not asked"):
+        ask(probe, "echo")
+    assert workers() == []
+
+
 def test_closing_under_a_question_is_no_crash(make: Callable[..., Probe]) -> None:
     """A question that is out when the worker is closed is told so: no stall, no back-off."""
     probe = make()
