@@ -7,7 +7,7 @@ Nothing here prints.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import cache, partial
 from itertools import chain
@@ -52,7 +52,8 @@ class Loaded(Struct, frozen=True, kw_only=True):
     """A valid configuration. ``settings``: what is given; all else has its default.
 
     ``rulings``: for every match section, whether it holds here; ``notices``: the sections that could not be decided.
-    ``by_job``: those that hold here while a certain job is on the node, in their order.
+    ``by_job``: those that hold here while a certain job is on the node, in their order; none where an environment sets
+    the mode.
     """
 
     config: schema.Config
@@ -126,7 +127,7 @@ def examine(
         for match in matches:
             assembled(match.settings)
         problems += _without_jobs(loaded.config.orchestrator.kind, matches)
-        loaded = None if problems else _matched(loaded, matches, who, assembled)
+        loaded = None if problems else _matched(loaded, matches, who, assembled, fixed)
     if loaded is not None and notices:
         loaded = replace(loaded, notices=(*notices, *loaded.notices))
     return Examined(loaded=loaded, problems=tuple(problems), texts=texts)
@@ -148,8 +149,13 @@ def _matched(
     matches: Iterable[Match],
     who: WhoIsThis | None,
     assembled: Callable[[Iterable[Setting]], Loaded | None],
+    fixed: Collection[Key],
 ) -> Loaded | None:
-    """``plain``, which holds everywhere, overlaid by the matches that hold here, the last one on top."""
+    """``plain``, which holds everywhere, overlaid by the matches that hold here, the last one on top.
+
+    ``fixed``: the keys that an environment sets. ``assembled`` lays them over everything; a match by job of such a key
+    has no part.
+    """
     if who is None:
         return replace(plain, notices=("configuration: no match section is applied: the node is not known here",))
     rulings = tuple(decide(matches, who(plain.config)))
@@ -158,7 +164,9 @@ def _matched(
     if loaded is None:
         return None
     undecided = tuple(f"configuration: {each}" for each in rulings if not each.decided)
-    by_job = tuple(match for match in holding if match.is_by_job)
+    by_job = tuple(
+        match for match in holding if match.is_by_job and not any(setting.key in fixed for setting in match.settings)
+    )
     return replace(loaded, rulings=tuple(map(str, rulings)), notices=undecided, by_job=by_job)
 
 

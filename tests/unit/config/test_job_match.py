@@ -124,6 +124,25 @@ def test_conditions_on_the_node_are_decided_at_the_start(tmp_path: Path) -> None
     assert found.config.remediation.mode is Mode.REPAIR, "the mode without a job"
 
 
+@pytest.mark.parametrize("by_file", [True, False])
+def test_a_mode_from_an_environment_wins_over_every_job(tmp_path: Path, *, by_file: bool) -> None:
+    """``HEALTHD_REMEDIATION_MODE=observe`` stops a node with any job: by the unit's file and by a variable."""
+    (tmp_path / "c.toml").write_text(BASE + ASK_FOR_URGENT)
+    environ = {"HEALTHD_REMEDIATION_MODE": "observe"}
+    if by_file:
+        (tmp_path / "environment").write_text("HEALTHD_REMEDIATION_MODE=observe\n")
+    found = load(
+        None,
+        checks=CHECKS,
+        environ={} if by_file else environ,
+        default_path=tmp_path / "c.toml",
+        who=lambda _: FakeFacts(),
+    )
+    assert found.config.remediation.mode is Mode.OBSERVE
+    for jobs in ((URGENT,), "no answer"):
+        assert mode_by_job(found.by_job, found.config.remediation.mode, jobs) == ModeByJob(mode=Mode.OBSERVE)
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
