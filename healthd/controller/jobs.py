@@ -26,7 +26,7 @@ from healthd.job.job import ending
 from healthd.job.text import at_end, at_hold, held_sentence, verdict_of
 from healthd.ledger.database import Ledger
 from healthd.ledger.entries import LedgerEntry, LedgerJob
-from healthd.notify.delivery import NotDeliveredError
+from healthd.notify.delivery import NotDeliveredError, RefusedError
 from healthd.remediation.decide.job_summaries import SummarizedEnd, run_word, summarized_end
 from healthd.remediation.orchestrators.slurm.job_comments import SlurmJob
 from healthd.remediation.orchestrators.slurm.job_list import ListedJob
@@ -186,6 +186,8 @@ class JobKeeper:
                 self._tell(_notice(job, cluster))
             except NotDeliveredError as error:
                 problem = f"owners of jobs are not told; trying again: {error}"
+                if isinstance(error, RefusedError):
+                    continue
                 break
             ledger.put_jobs([replace(job, notice="")])
         self._news(problem)

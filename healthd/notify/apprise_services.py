@@ -15,7 +15,7 @@ from urllib.parse import parse_qsl, urlsplit
 import healthd
 from healthd.core.errors import SourceError
 from healthd.core.model import Severity
-from healthd.notify.delivery import Deliver, NotDeliveredError, quoted_forms, secret_of, without
+from healthd.notify.delivery import Deliver, NotDeliveredError, RefusedError, quoted_forms, secret_of, without
 from healthd.notify.message import Message, Notification, Occasion
 from healthd.sources.command import run_command
 
@@ -44,8 +44,7 @@ def to_apprise(url_file: str, state_dir: str, *, timeout_s: float = TIMEOUT_S) -
             "alias": message.about.id,
             "storage": str(Path(state_dir) / "apprise") if keeps_incidents(url) else "",
         }
-        if problem := _asked(question, timeout_s):
-            raise NotDeliveredError(without(problem, secrets_of(url)))
+        _ask(question, timeout_s)
         return ""
 
     return deliver
@@ -77,17 +76,18 @@ def secrets_of(url: str) -> tuple[str, ...]:
     return tuple(form for each in found if len(each) >= _SECRET for form in quoted_forms(each))
 
 
-def _asked(question: dict[str, str], timeout_s: float) -> str:
-    """Why the child has not delivered it, or ""."""
+def _ask(question: dict[str, str], timeout_s: float) -> None:
+    """Have a child deliver it. Raises NotDeliveredError; Apprise does not say whether the service refused it."""
     path = (str(Path(healthd.__file__).parent.parent), os.environ.get("PYTHONPATH", ""))
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, path))}
     argv = (sys.executable, "-P", "-m", _CHILD)
-    scheme = question["url"].partition("://")[0]
+    url = question["url"]
+    scheme = url.partition("://")[0]
     try:
         done = run_command(argv, timeout_s=timeout_s, env=env, input=json.dumps(question))
     except SourceError as error:
-        return f"Apprise ({scheme}): {error}"
-    if done.code == 0:
-        return ""
-    told = " ".join((done.stdout.strip() or done.stderr.strip()).split())
-    return f"Apprise ({scheme}): {told[-_SHOWN:] or 'not delivered, without a reason'}"
+        raise NotDeliveredError(without(f"Apprise ({scheme}): {error}", secrets_of(url))) from None
+    if done.code != 0:
+        told = " ".join((done.stdout.strip() or done.stderr.strip()).split())[-_SHOWN:]
+        words = f"Apprise ({scheme}): {told or 'not delivered, without a reason'}"
+        raise RefusedError(without(words, secrets_of(url)))

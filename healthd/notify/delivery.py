@@ -2,7 +2,7 @@
 form of their own (``slack``, ``pagerduty``, ``apprise_services``) post by it.
 
 A message is delivered when the receiver confirms it: by a status of 200 to 299, or exit code 0. A redirect is a
-failure.
+failure. A receiver that refuses one message gets the others all the same.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ TIMEOUT_S = 10.0
 """The deadline of a POST, in seconds, up to the end of the answer; a daemon that stops waits no longer than this."""
 COMMAND_TIMEOUT_S = 10.0
 _LONGEST_RETRY_S = 3_600.0
+_NOT_NOW = frozenset({429, 502, 503, 504})  # too many, and no server behind this one (RFC 6585, 4; RFC 9110, 15.6)
 _SECRET = 8  # characters: a shorter part of a path is a word, such as "hooks"
 _SHOWN = 200  # characters of the receiver's answer
 _ANSWER = 65_536  # bytes of it that are read
@@ -40,6 +41,10 @@ class NotDeliveredError(Exception):
     def __init__(self, reason: str, *, retry_s: float = 0.0) -> None:
         super().__init__(reason)
         self.retry_s = retry_s
+
+
+class RefusedError(NotDeliveredError):
+    """The receiver refused this message; it may accept another. Any other NotDeliveredError is about the receiver."""
 
 
 Deliver = Callable[[Message], str | None]
@@ -88,7 +93,7 @@ def run_with(argv: Sequence[str], data: Mapping[str, Any], *, timeout_s: float =
         raise NotDeliveredError(str(error)) from error
     if done.code != 0:
         output = (done.stderr or done.stdout).strip()[:_SHOWN]
-        raise NotDeliveredError(f"{argv[0]} exited with {done.code}, expected 0: {output or 'no output'}")
+        raise RefusedError(f"{argv[0]} exited with {done.code}, expected 0: {output or 'no output'}")
 
 
 def post(
@@ -106,7 +111,7 @@ def post(
         return _sent(url, data, headers, timeout_s)
     except NotDeliveredError as error:
         hidden = [*_secrets(url, headers), *(form for each in secrets for form in quoted_forms(each))]
-        raise NotDeliveredError(without(str(error), hidden), retry_s=error.retry_s) from None
+        raise type(error)(without(str(error), hidden), retry_s=error.retry_s) from None
 
 
 def _sent(url: str, data: Mapping[str, Any], headers: Mapping[str, str], timeout_s: float) -> str:
@@ -130,7 +135,8 @@ def _sent(url: str, data: Mapping[str, Any], headers: Mapping[str, str], timeout
         with error:
             reply = _reply(error)
             wait_s = _retry_after_s(error.headers.get("Retry-After", ""))
-        raise NotDeliveredError(f"{server} answered {error.code} {error.reason}: {reply}", retry_s=wait_s) from error
+        failure = NotDeliveredError if error.code in _NOT_NOW else RefusedError
+        raise failure(f"{server} answered {error.code} {error.reason}: {reply}", retry_s=wait_s) from error
     except (OSError, HTTPException, ValueError) as error:
         reason = getattr(error, "reason", error)
         raise NotDeliveredError(f"{server} cannot be reached: {reason}") from error

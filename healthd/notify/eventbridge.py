@@ -15,7 +15,7 @@ import msgspec
 from healthd.core.encodable import json_text
 from healthd.core.errors import BackendError
 from healthd.core.model import Step
-from healthd.notify.delivery import TIMEOUT_S, Deliver, NotDeliveredError
+from healthd.notify.delivery import TIMEOUT_S, Deliver, NotDeliveredError, RefusedError
 from healthd.notify.message import Message, Notification
 from healthd.notify.news import NODE_KEY, NewsKind
 from healthd.remediation.provisioners.aws import Aws
@@ -127,4 +127,4 @@ def _put(client: Aws, entry: dict[str, Any]) -> None:
     if answer.get("FailedEntryCount"):
         failed = answer["Entries"][0]
         code, why = failed.get("ErrorCode", "no code"), failed.get("ErrorMessage", "no message")
-        raise NotDeliveredError(f"events:PutEvents: {code}: {why}")
+        raise RefusedError(f"events:PutEvents: {code}: {why}")

@@ -25,7 +25,7 @@ from healthd.core.backoff import pause_s
 from healthd.core.encodable import json_text
 from healthd.core.errors import StoreError
 from healthd.judge.clock import ClockWatch, moved
-from healthd.notify.delivery import NotDeliveredError, Receiver
+from healthd.notify.delivery import NotDeliveredError, Receiver, RefusedError
 from healthd.notify.message import Addresses, Message, Sender, composed, drill, summary
 from healthd.notify.news import (
     AGAIN_S,
@@ -110,8 +110,15 @@ class _Reports:
         self.seen = {key: shifted(seen, by, now) for key, seen in self.seen.items()}
 
 
+class _Pause(Struct, frozen=True, kw_only=True):
+    """The pause after a number of failures in a row; 0 for none, behind the others."""
+
+    failures: int
+    until: datetime
+
+
 class Channel:
-    """One receiver: its queue, its rate, and its next attempt."""
+    """One receiver: its queue, its rate, and its next attempts."""
 
     def __init__(
         self,
@@ -129,9 +136,10 @@ class Channel:
         self.delivered = self.failed = 0
         self.problem = ""
         self._sent: deque[datetime] = deque()
-        self._failures = 0
         self._failing_since: datetime | None = None
-        self._not_before: datetime | None = None
+        self._away: _Pause | None = None
+        self._failed: dict[str, _Pause] = {}
+        """By incident, the pause of those whose last message was not delivered."""
 
     @property
     def is_of_service(self) -> bool:
@@ -147,7 +155,8 @@ class Channel:
         """Move its times with the clock."""
         self._sent = deque(moved(at, by, now) for at in self._sent)
         self._failing_since = self._failing_since and moved(self._failing_since, by, now)
-        self._not_before = self._not_before and self._not_before + by
+        self._away = self._away and replace(self._away, until=self._away.until + by)
+        self._failed = {each: replace(pause, until=pause.until + by) for each, pause in self._failed.items()}
 
     def add(self, news: Sequence[Piece]) -> None:
         """Put news into the queue. A problem that ends before it could be sent is sent once, as resolved; a step of a
@@ -159,42 +168,56 @@ class Channel:
                 pieces[piece.key] = replace(piece, news=waits.news)
             elif piece.news is not NewsKind.STEP or self._receiver.steps:
                 pieces[piece.key] = piece
+            self._failed.pop(piece.incident, None)  # its message is another one now
         surplus = max(0, len(pieces) - MOST_WAITING)
         for key in list(pieces)[:surplus]:
             del pieces[key]
         self.waiting = ReceiverQueue(pieces=pieces, lost=self.waiting.lost + surplus)
 
-    def send(self, make: Make, now: datetime, stopping: Callable[[], bool] = lambda: False) -> str:
-        """Send what is due, a message for each incident. Returns the failure for the log, or ""."""
+    def send(self, make: Make, now: datetime, stopping: Callable[[], bool] = lambda: False) -> tuple[str, ...]:
+        """Send what is due, a message for each incident. Returns the failures, for the log."""
         while self._sent and now - self._sent[0] >= _HOUR:
             self._sent.popleft()
-        if self._not_before is not None and now < self._not_before:
-            return ""
+        failures: list[str] = []
         for _ in range(MOST_IN_A_ROW):
-            groups = _by_incident(self.waiting.pieces.values())
+            incidents = self._due(now)
             room = MOST_IN_A_ROW if self._receiver.each_incident else self._per_hour - len(self._sent)
-            if not self.undelivered or room <= 0 or stopping():
-                return ""
-            together = not groups or (len(groups) > room and not self._receiver.each_incident)
-            if failure := self._send(groups, make, now, together=together):
-                return failure
-        return ""
+            if not incidents or room <= 0 or stopping():
+                break
+            was_refused = (pause := self._failed.get(incidents[0])) is not None and pause.failures > 0
+            together = not self._receiver.each_incident and len(incidents) > room and not was_refused
+            if failure := self._send(incidents if together else incidents[:1], make, now, together=together):
+                failures.append(failure)
+        return tuple(failures)
 
-    def _send(self, groups: Mapping[str, Sequence[Piece]], make: Make, now: datetime, *, together: bool) -> str:
-        """Send one message: of the first incident, or of all of them."""
-        pieces = tuple(self.waiting.pieces.values()) if together else next(iter(groups.values()))
+    def _due(self, now: datetime) -> list[str]:
+        """The incidents whose message may be sent now: those that have not failed before the others."""
+        waiting = _by_incident(self.waiting.pieces.values())
+        self._failed = {each: pause for each, pause in self._failed.items() if each in waiting}
+        if self._away is not None and now < self._away.until:
+            return []
+        again = [each for each in waiting if each in self._failed and self._failed[each].until <= now]
+        again.sort(key=lambda each: self._failed[each].until)
+        return [*(each for each in waiting if each not in self._failed), *again]
+
+    def _send(self, incidents: Sequence[str], make: Make, now: datetime, *, together: bool) -> str:
+        """Send one message about these incidents. Returns the failure for the log, or ""."""
+        pieces = tuple(piece for piece in self.waiting.pieces.values() if piece.incident in incidents)
         message = make(pieces, self.waiting.lost, together)
         try:
             answer = self._receiver.deliver(replace(message, before=self.shown.get(message.about.id, "")))
         except NotDeliveredError as error:
-            return self._has_failed(error, now)
+            return self._has_failed(error, incidents, now)
         self._remember(message, answer or "")
         self._sent.append(now)
         self.delivered += 1
         sent = {piece.key for piece in pieces}
         left = {key: piece for key, piece in self.waiting.pieces.items() if key not in sent}
-        self.waiting, self.problem = ReceiverQueue(pieces=left), ""
-        self._failures, self._failing_since, self._not_before = 0, None, None
+        self.waiting, self._away = ReceiverQueue(pieces=left), None
+        for each in incidents:
+            self._failed.pop(each, None)
+        if not self._failed:
+            self.problem, self._failing_since = "", None
         return ""
 
     def _remember(self, message: Message, answer: str) -> None:
@@ -212,16 +235,27 @@ class Channel:
             return str(error)
         return ""
 
-    def _has_failed(self, error: NotDeliveredError, now: datetime) -> str:
+    def _has_failed(self, error: NotDeliveredError, incidents: Sequence[str], now: datetime) -> str:
+        """Have these incidents wait: for their own pause if the receiver refused their message, else all for its."""
         self.failed += 1
-        self._failures += 1
-        own_s = pause_s(self._failures, first_s=_FIRST_RETRY_S, longest_s=_LONGEST_RETRY_S)
-        wait_s = max(error.retry_s, own_s)
-        self._not_before = now + timedelta(seconds=wait_s)
+        before = {each: self._failed.get(each, _Pause(failures=0, until=now)) for each in incidents}
+        if isinstance(error, RefusedError):
+            self._failed |= {each: _longer(pause, now) for each, pause in before.items()}
+            until = self._failed[incidents[0]].until
+        else:
+            self._failed |= {each: replace(pause, until=now) for each, pause in before.items()}
+            self._away = _longer(self._away or _Pause(failures=0, until=now), now, error.retry_s)
+            until = self._away.until
         self._failing_since = self._failing_since or now
         since = f"since {self._failing_since:%Y-%m-%d %H:%M:%S} UTC"
-        self.problem = f"notify: {self.name} accepts no messages {since}; {self.undelivered} wait: {error}"
-        return f"{self.name}: not delivered, retrying in {wait_s:.0f} s: {error}"
+        self.problem = f"notify: deliveries to {self.name} fail {since}; {self.undelivered} wait: {error}"
+        return f"{self.name}: not delivered, retrying in {(until - now).total_seconds():.0f} s: {error}"
+
+
+def _longer(pause: _Pause, now: datetime, least_s: float = 0.0) -> _Pause:
+    """The pause after one more failure."""
+    wait_s = max(least_s, pause_s(pause.failures + 1, first_s=_FIRST_RETRY_S, longest_s=_LONGEST_RETRY_S))
+    return _Pause(failures=pause.failures + 1, until=now + timedelta(seconds=wait_s))
 
 
 class Notifier:
@@ -287,8 +321,11 @@ class Notifier:
             return self._message(reports, pieces, lost, sender, now, together=together)
 
         failures = [
-            channel.send(partial(make, self._service if channel.is_of_service else self._reports), now, stopping)
+            failure
             for channel in self.channels
+            for failure in channel.send(
+                partial(make, self._service if channel.is_of_service else self._reports), now, stopping
+            )
         ]
         undelivered = {key for channel in self.channels for key in channel.waiting.pieces}
         told = {key for key, seen in self._reports.seen.items() if seen.told}

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from healthd.core.model import Severity
-from healthd.notify.delivery import Deliver, NotDeliveredError, post, secret_of
+from healthd.notify.delivery import Deliver, RefusedError, post, secret_of
 from healthd.notify.message import IncidentState, Message, Notification, Occasion
 
 API = "https://slack.com/api"
@@ -53,7 +53,7 @@ def to_slack_bot(token_file: str, channel: str, api: str = API) -> Deliver:
                     _must(*_called(api, "chat.postMessage", token, reply))
                 return message.before
             if error not in _GONE:
-                raise NotDeliveredError(f"Slack's chat.update answered {error}")
+                raise RefusedError(f"Slack's chat.update answered {error}")
         answer = _must(*_called(api, "chat.postMessage", token, {"channel": channel, **content}))
         return f"{answer.get('channel', channel)} {answer.get('ts', '')}"
 
@@ -121,5 +121,5 @@ def _called(api: str, method: str, token: str, data: Mapping[str, Any]) -> tuple
 
 def _must(error: str, answer: Mapping[str, Any]) -> Mapping[str, Any]:
     if error:
-        raise NotDeliveredError(f"Slack's chat.postMessage answered {error}")
+        raise RefusedError(f"Slack's chat.postMessage answered {error}")
     return answer

@@ -244,7 +244,9 @@ def test_the_one_that_leads_tells_people_and_nobody_else(lab: ControllerLab) -> 
         lab.until(lambda: receiver.refused, 60, "the receiver is asked, and does not take it")
         lab.until(lambda: "webhook: not delivered" in first.log_text(), 10, "the log says so")
         assert 'healthd_notifications_undelivered{channel="webhook"} 1.0' in first.page()
-        lab.until(lambda: "! notify: webhook accepts no messages" in first.command("--status").stdout, 10, "status")
+        lab.until(
+            lambda: "! notify: deliveries to webhook fail since" in first.command("--status").stdout, 10, "status"
+        )
         assert "healthd_controller_operator_needed 1.0" in first.page()
         assert 'healthd_controller_nodes{state="silent"} 1.0' in first.page()
         receiver.answers = []

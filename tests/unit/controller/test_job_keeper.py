@@ -21,7 +21,7 @@ from healthd.core.model import Mode
 from healthd.fleet.nodes import FleetNode, FleetPicture, fleet_nodes
 from healthd.ledger.database import LEDGER, Ledger
 from healthd.ledger.entries import EntryKind, LedgerEntry, LedgerJob
-from healthd.notify.delivery import NotDeliveredError
+from healthd.notify.delivery import NotDeliveredError, RefusedError
 from healthd.remediation.decide.summary import NodeState, NodeSummary
 from healthd.remediation.orchestrators.slurm.job_comments import SlurmJob
 from healthd.remediation.orchestrators.slurm.job_list import ListedJob
@@ -77,7 +77,7 @@ class Head:
     def __init__(self, folder: Path) -> None:
         self.path, self.cluster, self.policy = folder / LEDGER, Cluster(), PolicySection()
         self.messages: list[Mapping[str, Any]] = []
-        self.refuses, self.now = False, NOW
+        self.refuses, self.refused_user, self.now = False, "", NOW
         log = structlog.wrap_logger(structlog.testing.CapturingLogger())
         self.file = LedgerFile(self.path, log)
         self.keeper = self.start()
@@ -96,6 +96,8 @@ class Head:
     def _tell(self, message: Mapping[str, Any]) -> None:
         if self.refuses:
             raise NotDeliveredError("mail is down")
+        if message["user"] == self.refused_user:
+            raise RefusedError("no such user")
         self.messages.append(message)
 
     def sees(self, *nodes: FleetNode, at: datetime = NOW) -> None:
@@ -288,6 +290,17 @@ def test_an_owner_is_told_later_where_the_command_fails(head: Head) -> None:
     head.now = NOW
     head.sees(node("n1"), node("n2"))
     assert (len(head.told), head.ends[0].notice) == (1, "")
+
+
+def test_a_notice_that_the_command_refuses_delays_no_other(head: Head) -> None:
+    """Such as for a user without an address: the next owner gets the notice in the same pass."""
+    head.refused_user = "alice"
+    head.cluster.fails()
+    head.cluster.listed.append(ListedJob(id="4712", run=0, nodes=1, began=BEGAN, ended=ENDED))
+    head.cluster.shown["4712"] = replace(head.cluster.shown["4711"], id="4712", user="bob", nodes="n2")
+    head.sees(node("n1"), node("n2"))
+    assert [each["user"] for each in head.messages] == ["bob"]
+    assert head.ends[0].notice
 
 
 RULE = PolicyRule(name="quiet", codes=("gpu.xid.79",), reason="r", source="s", notify_owner=False)

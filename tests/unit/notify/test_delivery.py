@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from healthd.notify.delivery import NotDeliveredError, to_command, to_webhook
+from healthd.notify.delivery import NotDeliveredError, RefusedError, to_command, to_webhook
 from healthd.notify.slack import to_slack
 from tests.support.limits import limit_s
 from tests.support.notifications import a_message
@@ -59,6 +59,18 @@ def test_an_error_is_said_with_the_answer_and_without_the_secret(receiver: Recei
     with pytest.raises(NotDeliveredError, match="answered 503 Service Unavailable: no_service") as caught:
         to_slack(url_file)(MESSAGE)
     assert ("secret" in str(caught.value), caught.value.retry_s) == (False, 0)
+
+
+@pytest.mark.parametrize(
+    ("code", "is_refused"),
+    [(400, True), (403, True), (413, True), (500, True), (429, False), (502, False), (503, False), (504, False)],
+)
+def test_an_answer_says_whether_the_receiver_takes_others(receiver: Receiver, code: int, *, is_refused: bool) -> None:
+    """Too many requests, and no server behind a gateway, are about the receiver; else it has refused this message."""
+    receiver.answers.append((code, {}))
+    with pytest.raises(NotDeliveredError, match=f"answered {code}") as caught:
+        to_webhook(receiver.url)(MESSAGE)
+    assert isinstance(caught.value, RefusedError) is is_refused
 
 
 def test_a_webhooks_url_may_be_a_secret(receiver: Receiver, url_file: str) -> None:
@@ -193,11 +205,12 @@ def test_a_command_reads_the_message_and_its_exit_code_counts(tmp_path: Path) ->
     """The JSON comes by standard input; another exit code than 0, no such tool, and too long are not delivered."""
     to_command(["/bin/sh", "-c", f"cat >{tmp_path}/got"])(MESSAGE)
     assert json.loads((tmp_path / "got").read_text()) == MESSAGE.data
-    with pytest.raises(NotDeliveredError, match=r"/bin/sh exited with 3, expected 0: no mailer"):
+    with pytest.raises(RefusedError, match=r"/bin/sh exited with 3, expected 0: no mailer"):
         to_command(["/bin/sh", "-c", "echo no mailer >&2; exit 3"])(MESSAGE)
     with pytest.raises(NotDeliveredError, match="no-such-mailer"):
         to_command(["no-such-mailer"])(MESSAGE)
     began = time.monotonic()
-    with pytest.raises(NotDeliveredError):
+    with pytest.raises(NotDeliveredError) as caught:
         to_command([sys.executable, "-c", "import time; time.sleep(60)"], timeout_s=0.5)(MESSAGE)
+    assert not isinstance(caught.value, RefusedError)
     assert time.monotonic() - began < limit_s(3.0)

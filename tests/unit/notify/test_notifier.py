@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from healthd.config.schema.notify import NotifySection
 from healthd.core.errors import StoreError
-from healthd.notify.delivery import NotDeliveredError, Receiver
+from healthd.notify.delivery import NotDeliveredError, Receiver, RefusedError
 from healthd.notify.message import Message, Sender
 from healthd.notify.news import Topic
 from healthd.notify.notifier import MOST_IN_A_ROW, MOST_WAITING, Notifier
@@ -31,6 +31,8 @@ class Desk:
     def __init__(self, *, per_hour: int = 12, kept: str = "", runbooks: str = "") -> None:
         self.got: dict[str, list[Message]] = {"slack": [], "webhook": []}
         self.broken: dict[str, NotDeliveredError] = {}
+        self.refused: dict[str, str] = {}
+        self.hangs: dict[str, str] = {}
         self.wrong: Sequence[Topic] = ()
         self.kept, self.full = kept, False
         self.seconds = 0.0
@@ -58,6 +60,11 @@ class Desk:
         def deliver(message: Message) -> None:
             if name in self.broken:
                 raise self.broken[name]
+            news = [f"{each['state']} {each['key']}" for each in message.data["news"]]
+            if self.refused.get(name) in news:
+                raise RefusedError("answered 400")
+            if self.hangs.get(name) in news:
+                raise NotDeliveredError("no whole answer within 10 s")
             self.got[name].append(message)
 
         return deliver
@@ -138,11 +145,50 @@ def test_a_receiver_that_fails_is_tried_again_later_each_time_and_said_to_fail()
     assert (webhook.failed, webhook.delivered, webhook.undelivered) == (0, 1, 0)
     (problem,) = desk.notifier.problems()
     assert problem == (
-        "notify: slack accepts no messages since 2026-01-01 03:00:10 UTC; 1 wait: https://hooks.example answered 503"
+        "notify: deliveries to slack fail since 2026-01-01 03:00:10 UTC; 1 wait: https://hooks.example answered 503"
     )
     desk.broken.clear()
     desk.after(600, "a")
     assert (desk.told(), desk.notifier.problems(), slack.undelivered) == ([["wrong a"]], (), 0)
+
+
+@pytest.mark.parametrize("receiver", ["slack", "webhook"])
+def test_a_message_that_is_refused_for_good_delays_no_other(receiver: str) -> None:
+    """Later pages go out at once, its own retries come less and less often, and status shows them; the end of its
+    incident is another message, which is tried at once."""
+    desk = Desk()
+    desk.refused[receiver] = "wrong poison"
+    assert len(desk.after(5, "poison", "a")) == 1
+    failed = [line for number in range(720) for line in desk.after(5, "poison", "a", *("b" * (number >= 300)))]
+    assert len(failed) == 9, "30, 60, 120, 240, 480 and 600 s"
+    assert desk.told(receiver) == [["wrong a"], ["wrong b"]]
+    assert desk.notifier.problems() == (
+        f"notify: deliveries to {receiver} fail since 2026-01-01 03:00:05 UTC; 1 wait: answered 400",
+    )
+    desk.after(5, "a", "b")
+    desk.after(15, "a", "b")
+    assert desk.told(receiver)[2:] == [["over poison"]]
+    assert desk.notifier.problems() == ()
+
+
+def test_a_message_with_which_a_receiver_hangs_is_tried_behind_the_others() -> None:
+    """Where a failure does not say what it is about, all wait; then the others come first."""
+    desk = Desk()
+    desk.hangs["slack"] = "wrong poison"
+    desk.after(5, "poison", "a", "b")
+    assert desk.told() == []
+    assert len(desk.after(30, "poison", "a", "b")) == 1
+    assert desk.told() == [["wrong a"], ["wrong b"]]
+
+
+def test_a_summary_that_is_refused_goes_out_one_incident_at_a_time() -> None:
+    """What makes a receiver refuse it is in one of them."""
+    desk = Desk(per_hour=3)
+    desk.refused["slack"] = "wrong poison"
+    wrong = ("a", "poison", "b", "c")
+    assert len(desk.after(5, *wrong)) == 1
+    assert len(desk.after(30, *wrong)) == 1
+    assert desk.told() == [["wrong a"], ["wrong b"], ["wrong c"]]
 
 
 def test_a_receiver_that_is_gone_for_good_ends_nothing() -> None:

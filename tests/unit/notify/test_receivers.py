@@ -18,7 +18,7 @@ from healthd.config.schema.notify import NotifySection
 from healthd.core.model import Severity
 from healthd.notify.apprise_child import ABSENT, delivered
 from healthd.notify.apprise_services import keeps_incidents, kind_of, secrets_of, to_apprise
-from healthd.notify.delivery import NotDeliveredError
+from healthd.notify.delivery import NotDeliveredError, RefusedError
 from healthd.notify.message import IncidentState, Occasion
 from healthd.notify.pagerduty import actions, severity, to_pagerduty
 from healthd.notify.receivers import channels_of
@@ -278,10 +278,10 @@ def test_a_service_that_does_not_accept_is_named_and_its_url_is_not(tmp_path: Pa
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     deliver = to_apprise(secret("url", f"json://user:s3cretpass@127.0.0.1:{port}/h00ks-42"), str(tmp_path))
-    with pytest.raises(NotDeliveredError, match=r"Apprise \(json\): not accepted: ") as caught:
+    with pytest.raises(RefusedError, match=r"Apprise \(json\): not accepted: ") as caught:
         deliver(a_message())
     assert not [each for each in ("s3cretpass", "h00ks-42") if each in str(caught.value)]
-    with pytest.raises(NotDeliveredError, match="does not understand") as caught:
+    with pytest.raises(RefusedError, match="does not understand") as caught:
         to_apprise(secret("url", "nosuch://s3cretpass/"), str(tmp_path), timeout_s=limit_s(60))(a_message())
     assert "s3cretpass" not in str(caught.value)
     with pytest.raises(NotDeliveredError, match=r"Apprise \(json\):"):
