@@ -503,8 +503,8 @@ class Controller:
     def _too_many(self, want: WantedAct, snapshot: FleetSnapshot) -> str:
         """The bounds over the records of all nodes, and over what this controller did since they were read.
 
-        That of a day a node asks about itself, and an operator may command past it there: it holds here only what no
-        node asked for.
+        That of a day a node asks about itself, with the requests of all others, and an operator may command past it
+        there: it holds here only what no node asked for.
         """
         now, rules = self._clock(), self._rules()
         return rate_held(

@@ -24,7 +24,9 @@ from functools import lru_cache
 
 from msgspec import Struct
 
-from healthd.remediation.decide.handoff import CLOSE, HandoffRecord, PastAct, by_now, is_ahead, parse
+from healthd.core.model import Remedy
+from healthd.remediation.decide.handoff import AHEAD, CLOSE, HandoffRecord, PastAct, by_now, is_ahead, parse
+from healthd.remediation.decide.remediation import has_entry
 from healthd.remediation.ports import FleetSnapshot, NodeRecord, Slot
 
 CLUSTER = "cluster"
@@ -192,6 +194,13 @@ def replacements(records: Iterable[NodeRecord], window: timedelta, now: datetime
     return Counter({node: times for node, times in counted.items() if times})
 
 
+def requested(records: Iterable[NodeRecord], node: str, now: datetime) -> Counter[str]:
+    """The other nodes that have asked within the day for another machine, or are about to, which no controller has
+    begun: it may begin them at any time, and counts no day. What was begun stands in their histories."""
+    asked = (each.node for each in records if each.node != node and _asks_for_machine(each.text, now))
+    return Counter(asked)
+
+
 def that_counts(text: str, now: datetime) -> str:
     """The part of the record of a node that is gone which must be kept, or "": a machine of it was given away within
     the day. Its replacement has another name, so that the bounds of the fleet know of it by this record alone. It asks
@@ -214,10 +223,11 @@ def rate_held(node: str, hour: Mapping[str, int], day: Mapping[str, int], *, per
     """
     hour, day = _counted(node, hour, NAME_PER_HOUR), _counted(node, day, NAME_PER_DAY)
     if sum(hour.values()) >= per_hour:
-        return f"{_were_replaced(node, hour)} within an hour, {per_hour} may be: an operator has to look"
+        return f"{_were('replaced', node, hour)} within an hour, {per_hour} may be: an operator has to look"
     if per_day is not None and sum(day.values()) >= per_day:
-        words = f"{_were_replaced(node, day)} within a day, {per_day} may be before an operator has to look"
-        return f"{words}: `healthd repair --step replace --reason TEXT` on the node gives this one away"
+        words = f"{_were('replaced or requested', node, day)} within a day, {per_day} may be"
+        help_ = "`healthd repair --step replace --reason TEXT` on the node gives this one away"
+        return f"{words} before an operator has to look: {help_}"
     return ""
 
 
@@ -241,10 +251,19 @@ def _replaced(text: str, window: timedelta, now: datetime) -> tuple[datetime, ..
     return tuple(at for at in times if at > now - window and not is_ahead(at, now))
 
 
-def _were_replaced(node: str, counted: Mapping[str, int]) -> str:
+def _asks_for_machine(text: str, now: datetime) -> bool:
+    record = parse(text)
+    if record is None or record.remedy is not Remedy.REPLACE_NODE or record.asked is None:
+        return False
+    is_over = record.answer is not None and record.answer.is_final
+    is_of_today = now - DAY_WINDOW < record.asked <= now + AHEAD
+    return is_of_today and not is_over and not has_entry(record, Remedy.REPLACE_NODE, record.asked)
+
+
+def _were(done: str, node: str, counted: Mapping[str, int]) -> str:
     own = counted.get(node, 0)
     among = f", {own} of them under the name {node}" if own else ""
-    return f"{sum(counted.values())} machines were replaced{among}"
+    return f"{sum(counted.values())} machines were {done}{among}"
 
 
 # ---------------------------------------------------------------------------------------------------------------------

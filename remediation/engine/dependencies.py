@@ -30,6 +30,7 @@ from healthd.remediation.decide.fleet import (
     day_limit,
     rate_held,
     replacements,
+    requested,
 )
 from healthd.remediation.decide.handoff import Versions
 from healthd.remediation.decide.ledger import records_of
@@ -335,10 +336,11 @@ class Dependencies(Struct, frozen=True, kw_only=True):
         """
         snapshot, rules, now = self.orchestrator.snapshot(), self.rules(), self.clock()
         per_day = None if by_command else day_limit(rules.replacements_per_day, snapshot.total)
+        node = self.orchestrator.view().name
         return rate_held(
-            self.orchestrator.view().name,
+            node,
             replacements(snapshot.records, RATE_WINDOW, now),
-            replacements(snapshot.records, DAY_WINDOW, now),
+            replacements(snapshot.records, DAY_WINDOW, now) + requested(snapshot.records, node, now),
             per_hour=rules.replacements_per_hour + is_counted,
             per_day=None if per_day is None else per_day + is_counted,
         )

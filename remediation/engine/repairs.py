@@ -399,7 +399,8 @@ class Repairs:
         is_known = before is not None and before.remediation_id == begun.id and before.replaced is not None
         if begun.step is not Step.REPLACE or begun.attempts > 1 or is_known:
             return None
-        if not (why := self._gates.too_many(by_command=bool(begun.order), is_counted=True)):
+        is_counted = not self._provisioner.delegates  # the controller makes the entry
+        if not (why := self._gates.too_many(by_command=bool(begun.order), is_counted=is_counted)):
             return None
         return waits(self._not_begun(begun), act, Refused(kind=Refusal.RATE, words=why))
 

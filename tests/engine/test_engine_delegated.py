@@ -8,10 +8,12 @@ import pytest
 from msgspec.structs import replace
 
 from healthd.core.model import Action, Mode, Remedy
+from healthd.remediation.decide.commands import Command, Verb
 from healthd.remediation.decide.handoff import HandoffRecord, PastAct, RequestAnswer, parse
 from healthd.remediation.decide.ledger import repairs_of
 from healthd.remediation.provisioners.delegated import DelegatedProvisioner
-from tests.support.engine_rig import XID_79, Trouble, World
+from tests.support.engine_replay import when
+from tests.support.engine_rig import WORN_OUT, XID_79, Trouble, World
 from tests.support.engine_wire import kill
 
 LINK = Trouble(code="efa.missing", remedy=Remedy.REBOOT_NODE, clears_by=None)
@@ -130,6 +132,32 @@ def test_a_right_that_the_controller_lacks_gives_no_machine_away(answer: Request
     why = "the reboot is not permitted" if is_denied else "the replacement failed"
     assert f"{why}: healthd controller: ec2:RebootInstances is missing" in world.message[-1]
     assert acts(world) == []
+
+
+@pytest.mark.parametrize("at_one_moment", [False, True])
+def test_requests_of_others_count_against_the_day(at_one_moment: bool, tmp_path: Path) -> None:
+    """The controller holds each to its hour alone: four nodes that wait there use up a day of four, also where they ask
+    while this one does. It pages, its request is not left, and an operator may order it all the same."""
+    world = asking(tmp_path)
+    world.rules = replace(world.rules, replacements_per_day=4)
+
+    def others_ask() -> None:
+        for name in ("n2", "n3", "n4", "n5"):
+            world.cluster.nodes[name].record = HandoffRecord(
+                remediation_id="k", machine="i-2", remedy=Remedy.REPLACE_NODE, asks=True, asked=world.clock.now()
+            ).text
+
+    if at_one_moment:
+        when(world, "before write_record", lambda: world.cluster.nodes["n2"].record or others_ask())
+    else:
+        others_ask()
+    world.at(10, lambda: world.log_line(WORN_OUT)).run(60)
+    assert "waits: 4 machines were replaced or requested within a day, 4 may be" in world.message[-1]
+    assert world.engine.decision.action is Action.PAGE
+    assert not (parse(world.orchestrator.read_record()) or HandoffRecord()).asks
+    world.orders(Command(verb=Verb.REPAIR, who="uid 0", why="it has to go", remedy=Remedy.REPLACE_NODE))
+    world.run(5)
+    assert (parse(world.orchestrator.read_record()) or HandoffRecord()).asks
 
 
 def test_a_fault_that_comes_and_goes_uses_up_no_attempt(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from healthd.core.model import Remedy
 from healthd.remediation.decide.fleet import (
@@ -23,10 +24,11 @@ from healthd.remediation.decide.fleet import (
     quick_check,
     rate_held,
     replacements,
+    requested,
     scopes_of,
     that_counts,
 )
-from healthd.remediation.decide.handoff import HandoffRecord, PastAct, PastRepair, parse
+from healthd.remediation.decide.handoff import HandoffRecord, PastAct, PastRepair, RequestAnswer, parse
 from healthd.remediation.ports import FleetSnapshot, NodeRecord, ScopeSnapshot, Slot
 
 ME = "me"
@@ -300,6 +302,29 @@ def test_every_machine_that_was_given_away_counts() -> None:
     assert replacements(records, HOUR, NOW) == {"a": 2, "b": 1, "old": 1, "new": 1, "just": 1}
 
 
+def test_a_request_counts_from_the_moment_at_which_it_is_left() -> None:
+    """Also before the controller is asked, and while it waits there. Not twice once it was begun, not after a no, not
+    another remedy, not our own, and none of a day ago or of a clock that is ahead."""
+    ask = HandoffRecord(
+        remediation_id="k1", machine="i-1", remedy=Remedy.REPLACE_NODE, asks=True, asked=NOW - timedelta(hours=2)
+    )
+    records = {
+        "asks": ask,
+        "about to": replace(ask, asks=False),
+        "waits": replace(ask, answer=RequestAnswer.WAITS, answered=NOW),
+        "begun": replace(ask, answer=RequestAnswer.TAKEN, answered=NOW, history=(past(PastAct.REPLACE, 119),)),
+        "refused": replace(ask, answer=RequestAnswer.REFUSED, answered=NOW),
+        "denied": replace(ask, answer=RequestAnswer.DENIED, answered=NOW),
+        "reboot": replace(ask, remedy=Remedy.REBOOT_NODE),
+        "old": replace(ask, asked=NOW - timedelta(days=2)),
+        "ahead": replace(ask, asked=NOW + timedelta(hours=2)),
+        ME: ask,
+    }
+    shown = [NodeRecord(node=node, text=each.text) for node, each in records.items()]
+    shown.append(NodeRecord(node="nothing", text=""))
+    assert requested(shown, ME, NOW) == {"asks": 1, "about to": 1, "waits": 1}
+
+
 def test_replacements_are_bounded_over_the_fleet() -> None:
     """By the hour and by the day; at a bound a sentence for a person. What a person orders passes that of the day."""
     hour, day = {"a": 2, "b": 1}, {"a": 3, "b": 2}
@@ -307,7 +332,7 @@ def test_replacements_are_bounded_over_the_fleet() -> None:
     words = rate_held("a", hour, day, per_hour=3, per_day=None)
     assert words.startswith("3 machines were replaced, 2 of them under the name a within an hour, 3 may be")
     words = rate_held(ME, hour, day, per_hour=4, per_day=4)
-    assert words.startswith("4 machines were replaced within a day, 4 may be before an operator has to look")
+    assert words.startswith("4 machines were replaced or requested within a day, 4 may be before an operator has to")
     assert rate_held(ME, hour, day, per_hour=4, per_day=None) == ""
 
 
