@@ -54,6 +54,11 @@ from healthd.remediation.ports import FleetSnapshot, NodeRecord, NodeView, Provi
 
 _STEP = {Remedy.REBOOT_NODE: Step.REBOOT, Remedy.REPLACE_NODE: Step.REPLACE}
 _REPEATED_S = 30.0  # how often a record is written only because its sentence changed
+_PACED = frozenset({Refusal.MANAGED, Refusal.RATE, Refusal.UNREADABLE})
+"""The platform of a request that waits for one of these is not asked in every sync."""
+_SYNC_S = 60.0
+"""How long a sync asks platforms; the requests that are left come first in the next one. A platform that gives no
+answer takes many seconds of each request, and a sync must end long before ``sync_timeout_s``."""
 
 
 class Controller:
@@ -96,6 +101,8 @@ class Controller:
         self._watch = ClockWatch(clock(), monotonic_s())
         self._seen: dict[str, tuple[datetime | None, datetime, float]] = {}
         self._written_s: dict[str, float] = {}
+        self._last: dict[str, NodeStatus] = {}
+        self._cut_after = ""
         self.stats = stats or RepairStats()
         self._journal = RequestJournal(kept, clock=clock, stats=self.stats)
         self._known = self._journal.known
@@ -120,14 +127,19 @@ class Controller:
         wants = [
             found for record in snapshot.records if (found := self._found(record, snapshot, holders, now)) is not None
         ]
-        names = {found.want.node for found in wants}
+        names, ids = {found.want.node for found in wants}, {found.want.id for found in wants}
         self._silent = {name: since_s for name, since_s in self._silent.items() if name in names}
-        self._asked &= {found.want.id for found in wants}
+        self._asked &= ids
         sent = {found.want.id for found in wants if self._may_be_sent(found.want.id)}
         self._undecided = {each: self._undecided.get(each, self._monotonic_s()) for each in sent}
         self.stats.keep(names)
-        statuses = []
-        for found in sorted(wants, key=lambda each: each.want.node):
+        self._last = {each: status for each, status in self._last.items() if each in ids}
+        began_s, cut_after, self._cut_after = self._monotonic_s(), self._cut_after, ""
+        for found in sorted(wants, key=lambda each: (each.want.node <= cut_after, each.want.node)):
+            if self._monotonic_s() - began_s > _SYNC_S:
+                self._last.setdefault(found.want.id, _status_of(found, "the next sync looks at it", RepairState.WAITS))
+                continue
+            self._cut_after = found.want.node
             try:
                 status = self._go_on(found, snapshot, now)
             except BackendError as error:
@@ -135,8 +147,8 @@ class Controller:
                 message = f"nothing was done: {error}"
                 status = _status_of(found, message, state, page=page, refusal=Refusal.UNREADABLE)
             self.stats.count(found.want.id, status)
-            statuses.append(status)
-        return tuple(statuses)
+            self._last[found.want.id] = status
+        return tuple(self._last[each.want.id] for each in sorted(wants, key=lambda each: each.want.node))
 
     def gone(self, node: str, why: str) -> None:
         """The node is no more, and its place and record with it: what was being done to it has come to its end."""
@@ -242,12 +254,13 @@ class Controller:
             return replace(result, message=f"{result.message}; not asked for again: {error}")
 
     def _begin_unless_busy(self, found: FoundRequest, snapshot: FleetSnapshot, now: datetime) -> NodeStatus:
-        """A platform that is at the machine, or has no time for us, is not asked again in every sync either."""
+        """A platform that is at the machine, or has no time or no answer for us, is not asked again in every sync
+        either."""
         known = self._looks.lately(found.want.id)
-        if known is not None and known.refusal is Refusal.MANAGED:
+        if known is not None and known.refusal in _PACED:
             return known
         status = self._begin(found, snapshot, now)
-        return self._looks.note(found.want.id, status) if status.refusal is Refusal.MANAGED else status
+        return self._looks.note(found.want.id, status) if status.refusal in _PACED else status
 
     def _begin(self, found: FoundRequest, snapshot: FleetSnapshot, now: datetime) -> NodeStatus:
         """Judge everything again, and act."""

@@ -196,7 +196,7 @@ def replacements(records: Iterable[NodeRecord], window: timedelta, now: datetime
 
 def requested(records: Iterable[NodeRecord], node: str, now: datetime) -> Counter[str]:
     """The other nodes that have asked within the day for another machine, or are about to, which no controller has
-    begun: it may begin them at any time, and counts no day. What was begun stands in their histories."""
+    begun: it may begin them at any time, and counts no day. An act that was begun stands in their histories."""
     asked = (each.node for each in records if each.node != node and _asks_for_machine(each.text, now))
     return Counter(asked)
 

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
-from healthd.core.errors import BackendBusy, BackendRefused
+from healthd.core.errors import BackendBusy, BackendRefused, BackendUnknown
 from healthd.core.model import Refusal, Remedy, Step
+from healthd.remediation.controller.node_status import RepairState
 from healthd.remediation.decide.handoff import HandoffRecord, RequestAnswer, parse
 from healthd.remediation.decide.remediation import Phase
 from healthd.remediation.ports import Provisioner
+from healthd.sim.cluster import FakeCluster
 from tests.engine.test_controller_repeats import settled
-from tests.support.controller_rig import NODE, AskedWorld
+from tests.support.controller_rig import NODE, STEP_S, AskedWorld
 from tests.support.engine_wire import disk_is_full, kill, no_answer
 from tests.support.fake_repairs import FakeProvisioner
 
@@ -115,3 +118,50 @@ def test_what_nobody_can_know_counts_for_an_hour_and_nothing_else(
             settled(world, 6)
         assert world.other.replacements == 1, (number, label, world.message[-3:])
         world.close()
+
+
+class ManyAsk(AskedWorld):
+    """Thirty nodes ask a platform of which each reading takes ``takes_s``, and gets no answer."""
+
+    names = tuple(f"m{number:02}" for number in range(30))
+
+    def __init__(self, folder: Path, takes_s: float) -> None:
+        self.takes_s, self.asked = takes_s, list[str]()
+        super().__init__(folder)
+        self.cluster = FakeCluster(*self.names, clock=self.seconds)
+        for number, name in enumerate(self.names):
+            self.cluster.update(name, "drain", f"healthd: gpu.xid.79 gpu:0 [{name}]", user="healthd")
+            self.cluster.claim("cluster", number, name)
+            record = HandoffRecord(remediation_id=name, machine=f"i-{name}", remedy=Remedy.REPLACE_NODE, asks=True)
+            self.cluster.nodes[name].record = replace(record, attempt=1, asked=self.clock.now()).text
+        self.look_s = 30.0
+        self.start()
+
+    def acts_on(self, node: str, instance: str) -> Provisioner:
+        silent = FakeProvisioner(lambda: None, lambda: None)
+        silent.machine = lambda: self._read(node)  # type: ignore[method-assign]
+        return silent
+
+    def _read(self, node: str) -> str:
+        self.asked.append(node)
+        self.clock.advance(self.takes_s)
+        raise BackendUnknown("no answer")
+
+
+def test_a_platform_without_an_answer_holds_up_no_sync(tmp_path: Path) -> None:
+    """A sync ends within a minute or little more, and the next one goes on where it ended: each request is looked at,
+    waits and pages."""
+    world = ManyAsk(tmp_path, takes_s=13.0)
+    for _ in range(6):
+        began_s = world.clock()
+        world.run(1)
+        assert world.clock() - began_s < 60.0 + 13.0 + STEP_S + 1.0
+        assert [each.node for each in world.standings] == list(world.names)
+    assert world.asked == list(world.names)
+    assert all(each.page and each.state is RepairState.WAITS for each in world.standings)
+
+
+def test_a_platform_without_an_answer_is_not_asked_in_every_sync(tmp_path: Path) -> None:
+    """Every half a minute about each request."""
+    world = ManyAsk(tmp_path, takes_s=0.0).run(6)
+    assert Counter(world.asked) == dict.fromkeys(world.names, 1 + int(5 * STEP_S // 30))
