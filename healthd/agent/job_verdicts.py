@@ -225,7 +225,7 @@ class JobVerdicts:
     def _is_kept(self, event: Event, job: str) -> bool:
         """Whether the last verdict on this job is the same one, of the same run, and of just before."""
         try:
-            kept = self._store.events_about(JOB_EVENT, "job", job)
+            kept = self._store.events_of_job(job)
         except StoreError:
             return False
         if not kept or abs(event.at - kept[-1].at) > ASKED_AGAIN_WITHIN:

@@ -125,9 +125,8 @@ def job_answer(agent: Agent, options: Namespace) -> Reply:
     them. Raises StoreError."""
     if agent.store is None:
         raise StoreError("this agent only observes and keeps no history; start the daemon: `healthd run`")
-    from healthd.job.blame import JOB_EVENT  # loads the table of XIDs
 
-    found = [event.data for event in agent.store.events_about(JOB_EVENT, "job", options.job)]
+    found = [event.data for event in agent.store.events_of_job(options.job)]
     names = dict(agent.monitor.device_names().names)
     return Reply(code=0, out=json.dumps({"verdicts": found, "names": names}) + "\n")
 

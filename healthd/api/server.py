@@ -5,6 +5,7 @@ The kernel names the user who asks (SO_PEERCRED); the request's own claim does n
 
 from __future__ import annotations
 
+import contextlib
 import math
 import socket
 import threading
@@ -112,6 +113,7 @@ class Server:
         self._seats: ClientQueue[_Guest] = ClientQueue()
         self._rate_limit, self._troubles = RateLimit(_LOG_EVERY_S), RateLimit(_LOG_EVERY_S)
         self._noted: set[tuple[str, int]] = set()
+        self._reads_trail = threading.Lock()
         self._closed, self._served, self._ended = threading.Event(), False, False
         self._failed_s, self._failing_since_s = -math.inf, math.inf
         self._listener = Listener(path, everybody=not readers)
@@ -278,9 +280,11 @@ class Server:
                 return status_answer(self._agent, self._board, options)
             case "history":
                 most = None if self._surely_may_act(peer) else _LAST_FOR_ALL
-                return history_answer(self._agent, options, most=most)
+                with self._turn_of(peer):
+                    return history_answer(self._agent, options, most=most)
             case "job":
-                return job_answer(self._agent, options)
+                with self._turn_of(peer):
+                    return job_answer(self._agent, options)
             case "plan":
                 return self._do(lambda: plan_answer(self._agent, options))
             case "drill":
@@ -355,6 +359,10 @@ class Server:
         if (verb, peer.uid) not in self._noted and len(self._noted) < _NOTED:
             self._noted.add((verb, peer.uid))
             self._agent.monitor.record(Event(at=datetime.now(UTC), kind="order", text=words))
+
+    def _turn_of(self, peer: Peer) -> contextlib.AbstractContextManager[object]:
+        """Users who may not act read the audit trail one at a time: of those who may, each waits for one at most."""
+        return contextlib.nullcontext() if self._surely_may_act(peer) else self._reads_trail
 
     def _may_act(self, peer: Peer) -> bool:
         """Whether the user may act."""

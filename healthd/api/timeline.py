@@ -24,7 +24,7 @@ from healthd.core.model import Event
 from healthd.judge.devices import DeviceNames, device_names, folded_texts
 from healthd.observe.text_lines import Level, TextLine, joined
 from healthd.remediation.decide.remediation import Remediation
-from healthd.state.store import SCHEMA_VERSION, EventFilter, Store
+from healthd.state.store import SCHEMA_VERSION, EventFilter, Store, connect_to_read
 
 SCHEMA = "healthd.history/v1"
 _FOR_PROGRAMS = frozenset({"sequence", "last_sequence", "last_time", "boot_id", "trusted", "form"})
@@ -171,8 +171,7 @@ class _ReadStore(Store):
     """An existing database, opened read-only: it is neither created nor repaired nor set aside."""
 
     def _opened(self, now: datetime) -> sqlite3.Connection:
-        uri = f"{self.path.resolve().as_uri()}?mode=ro"
-        db = sqlite3.connect(uri, uri=True, timeout=5.0, isolation_level=None, check_same_thread=False)
+        db = connect_to_read(self.path)
         try:
             (version,) = db.execute("PRAGMA user_version").fetchone()
             if version != SCHEMA_VERSION:

@@ -54,6 +54,12 @@ _STAYS = (
     f"CREATE TRIGGER event_stays BEFORE DELETE ON event WHEN OLD.id > (SELECT MAX(id) FROM event) - {EVENTS_KEPT}"  # noqa: S608
     " BEGIN SELECT RAISE(ABORT, 'the audit is append-only'); END"
 )
+_INDEXES = """
+CREATE INDEX IF NOT EXISTS event_of_kind ON event (kind);
+CREATE INDEX IF NOT EXISTS event_of_job ON event (json_extract(data, '$.job')) WHERE kind = 'job' AND json_valid(data);
+"""
+"""For the questions that any user may ask: without them each reads the whole trail."""
+_EVENT_COLUMNS = "CAST(at AS BLOB), CAST(kind AS BLOB), CAST(text AS BLOB), CAST(data AS BLOB)"
 _KEYS: Mapping[str, tuple[str, ...]] = {
     "fault": ("component", "code"),
     "baseline": ("component", "reading"),
@@ -109,6 +115,9 @@ class StoreUnopened(StoreError):
 class Store:
     """One open database. Safe to use from several threads; every public method is one transaction.
 
+    The audit trail and the remediations are read through a connection of their own: however often users ask for them,
+    no fault and no step waits.
+
     Raises StoreError where the disk refuses (full, read-only, gone) or a row makes no sense: nothing was written then.
     """
 
@@ -122,14 +131,18 @@ class Store:
         try:
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             self._db = self._opened_with_room(now)
+            self._reads = self._db if path == IN_MEMORY else connect_to_read(path)
+            self._reads_lock = self._lock if path == IN_MEMORY else threading.Lock()
         except (OSError, sqlite3.Error) as error:
             text = f"{path}: cannot open the state database: {error}; check [daemon] state_dir and its disk"
             raise StoreUnopened(text) from error
 
     def close(self) -> None:
         """Close the database; committed transactions stay."""
+        with self._reads_lock:
+            self._reads.close()
         with self._lock:
-            self._db.close()
+            self._db.close()  # the last, for it alone can clear the write-ahead log
 
     # -- judgement ----------------------------------------------------------------------------------------------------
 
@@ -209,14 +222,14 @@ class Store:
 
     def remediations(self) -> tuple[Remediation, ...]:
         """All remediations, oldest first."""
-        with self._transaction(writes=False) as db:
+        with self._reading() as db:
             return tuple(
                 _decode(body, Remediation) for (body,) in db.execute("SELECT body FROM remediation ORDER BY rowid")
             )
 
     def knows(self, remediation_id: str) -> bool:
         """Whether a remediation of this id was ever stored."""
-        with self._transaction(writes=False) as db:
+        with self._reading() as db:
             return db.execute("SELECT 1 FROM remediation WHERE id = ?", (remediation_id,)).fetchone() is not None
 
     def save_remediation(self, remediation: Remediation, event: Event) -> None:
@@ -243,21 +256,18 @@ class Store:
     def events_of(self, wanted: EventFilter, *, last: int) -> tuple[tuple[Event, ...], int]:
         """(the newest ``last`` of these events, oldest of them first; the number of the newest event of all)."""
         where, values = wanted.condition()
-        with self._transaction(writes=False) as db:
-            columns = "CAST(at AS BLOB), CAST(kind AS BLOB), CAST(text AS BLOB), CAST(data AS BLOB)"
-            select = f"SELECT {columns} FROM event WHERE {where} ORDER BY id DESC LIMIT ?"  # noqa: S608 - constants
+        with self._reading() as db:
+            select = f"SELECT {_EVENT_COLUMNS} FROM event WHERE {where} ORDER BY id DESC LIMIT ?"  # noqa: S608 - constants
             rows = db.execute(select, (*values, last)).fetchall()
             (newest,) = db.execute("SELECT COALESCE(MAX(id), 0) FROM event").fetchone()
         events = (_event(*(value.decode("utf-8", "replace") for value in row)) for row in reversed(rows))
         return tuple(events), newest
 
-    def events_about(self, kind: str, key: str, value: str) -> tuple[Event, ...]:
-        """The events of a kind whose data has this text under this key, oldest first."""
-        with self._transaction(writes=False) as db:
-            columns = "CAST(at AS BLOB), CAST(kind AS BLOB), CAST(text AS BLOB), CAST(data AS BLOB)"
-            has_it = "kind = ? AND json_valid(data) AND json_extract(data, ?) = ?"
-            select = f"SELECT {columns} FROM event WHERE {has_it} ORDER BY id"  # noqa: S608
-            rows = db.execute(select, (kind, f"$.{key}", value)).fetchall()
+    def events_of_job(self, job: str) -> tuple[Event, ...]:
+        """The verdicts on the end of a job, oldest first."""
+        of_job = "kind = 'job' AND json_valid(data) AND json_extract(data, '$.job') = ?"  # the words of its index
+        with self._reading() as db:
+            rows = db.execute(f"SELECT {_EVENT_COLUMNS} FROM event WHERE {of_job} ORDER BY id", (job,)).fetchall()  # noqa: S608
         return tuple(_event(*(value.decode("utf-8", "replace") for value in row)) for row in rows)
 
     # -- opening ------------------------------------------------------------------------------------------------------
@@ -280,30 +290,36 @@ class Store:
             self.set_aside = f"{self.path}: {problem}; healthd keeps it as {aside} and starts a fresh database"
             return _connect(self.path)
 
+    def _reading(self) -> contextlib.AbstractContextManager[sqlite3.Connection]:
+        """A transaction for which no other of this store waits, but those of the same kind."""
+        return self._transaction(writes=False, aside=True)
+
     @contextlib.contextmanager
-    def _transaction(self, *, writes: bool = True) -> Iterator[sqlite3.Connection]:
+    def _transaction(self, *, writes: bool = True, aside: bool = False) -> Iterator[sqlite3.Connection]:
         """One transaction. One that only reads takes no write lock: a disk that refuses writes can still be read."""
-        with self._lock:
+        lock, db = (self._reads_lock, self._reads) if aside else (self._lock, self._db)
+        with lock:
             try:
-                self._db.execute("BEGIN IMMEDIATE" if writes else "BEGIN")
+                db.execute("BEGIN IMMEDIATE" if writes else "BEGIN")
                 try:
-                    yield self._db
+                    yield db
                 except BaseException:
-                    self._rollback()
+                    _rollback(db)
                     raise
-                self._db.execute("COMMIT")
+                db.execute("COMMIT")
             except (sqlite3.Error, msgspec.MsgspecError, ValueError, MemoryError) as error:  # the last: SQLITE_NOMEM
-                self._rollback()
+                _rollback(db)
                 if _is_full(error):
                     self.ballast.give_up()  # the next attempt has its room
                 what = "written" if writes else "read"
                 text = f"{self.path}: the state was not {what}: {error}; healthd does not act until it can be"
                 raise StoreError(text) from error
 
-    def _rollback(self) -> None:
-        """End a transaction that failed; SQLite has already ended it itself where the disk was full."""
-        with contextlib.suppress(sqlite3.ProgrammingError):  # closed: there is none
-            self._db.rollback()
+
+def connect_to_read(path: Path) -> sqlite3.Connection:
+    """A connection to an existing database that cannot write. Raises sqlite3.Error."""
+    uri = f"{path.resolve().as_uri()}?mode=ro"
+    return sqlite3.connect(uri, uri=True, timeout=5.0, isolation_level=None, check_same_thread=False)
 
 
 def _connect(path: Path) -> sqlite3.Connection:
@@ -328,6 +344,12 @@ def _make_private(path: Path) -> None:
         os.chmod(path, 0o600)
 
 
+def _rollback(db: sqlite3.Connection) -> None:
+    """End a transaction that failed; SQLite has already ended it itself where the disk was full."""
+    with contextlib.suppress(sqlite3.ProgrammingError):  # closed: there is none
+        db.rollback()
+
+
 def _is_of_the_disk(error: sqlite3.Error, path: Path) -> bool:
     """Whether another file there would fail too. A damaged header can make SQLite take a file for read-only."""
     code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
@@ -346,6 +368,9 @@ def _prepare(db: sqlite3.Connection) -> None:
     if db.execute("SELECT sql FROM sqlite_master WHERE name = 'event_stays'").fetchone() != (_STAYS,):
         db.executescript(f"BEGIN; DROP TRIGGER IF EXISTS event_stays; {_STAYS}; COMMIT;")  # one that kept every line
     _try_to_write(db)
+    with contextlib.suppress(sqlite3.OperationalError):  # the disk has no room: the next start makes them
+        db.executescript(f"BEGIN; {_INDEXES} COMMIT;")
+    _rollback(db)
 
 
 def _prove(db: sqlite3.Connection) -> None:

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import cast
 
 import pytest
 from msgspec import Struct, field
@@ -423,6 +424,68 @@ def test_a_socket_that_lets_nobody_in_for_a_minute_is_a_problem(agent: Agent, tm
     server.close()
     thread.join(timeout=limit_s(5))
     assert not thread.is_alive()
+
+
+# Two questions about a job, at once.
+_ASKS = f"""
+import os, socket, sys
+os.setgroups([]); os.setgid({NOBODY}); os.setuid({NOBODY})
+held = []
+for job in (b"1", b"2"):
+    one = socket.socket(socket.AF_UNIX)
+    one.connect(sys.argv[1])
+    one.sendall(b"\\0".join((b"healthd/1", b"2", b"job", job)))
+    one.shutdown(socket.SHUT_WR)
+    held.append(one)
+print("asked", flush=True)
+for one in held:
+    while one.recv(65536):
+        pass
+"""
+
+
+class SlowTrail(Struct):
+    """A trail that answers once it may."""
+
+    asked: list[str] = field(default_factory=list)
+    may_answer: threading.Event = field(default_factory=threading.Event)
+
+    def events_of_job(self, job: str) -> tuple[Event, ...]:
+        self.asked.append(job)
+        assert self.may_answer.wait(limit_s(20))
+        return ()
+
+    def close(self) -> None:
+        """As a store."""
+
+
+@needs_root
+def test_users_who_may_not_act_read_the_trail_one_at_a_time(agent: Agent, door: Door, tmp_path: Path) -> None:
+    """An operator waits for none of them but the one that reads."""
+    assert agent.store is not None
+    agent.store.close()
+    trail = SlowTrail()
+    agent.store = cast("Store", trail)
+    for path in (tmp_path, *tmp_path.parents):
+        if path.owner() == "root" and path != Path("/"):
+            path.chmod(path.stat().st_mode | 0o011)
+    guests = subprocess.Popen([sys.executable, "-c", _ASKS, "s"], stdout=subprocess.PIPE, cwd=tmp_path)
+    try:
+        assert guests.stdout is not None
+        assert guests.stdout.readline() == b"asked\n"
+        with ThreadPoolExecutor(max_workers=1) as own:
+            operator = own.submit(ask, door.path, Request(arguments=("job", "3")), print)
+            until(lambda: "3" in trail.asked and len(trail.asked) > 1)
+            before = sorted(trail.asked)
+            trail.may_answer.set()
+            assert before[1:] == ["3"]
+            assert operator.result() is not None
+        assert guests.wait(timeout=limit_s(20)) == 0
+        assert sorted(trail.asked) == ["1", "2", "3"]
+    finally:
+        trail.may_answer.set()
+        guests.kill()
+        guests.communicate()
 
 
 # -- what is kept and told ---------------------------------------------------------------------------------------------

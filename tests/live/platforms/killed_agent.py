@@ -190,8 +190,8 @@ class DyingStore(Store):
             self._what = "history"
 
     @contextlib.contextmanager
-    def _transaction(self, *, writes: bool = True) -> Iterator[sqlite3.Connection]:
-        with super()._transaction(writes=writes) as db:
+    def _transaction(self, *, writes: bool = True, aside: bool = False) -> Iterator[sqlite3.Connection]:
+        with super()._transaction(writes=writes, aside=aside) as db:
             yield db
             if writes:
                 self._line.passing(f"write {self._what}")

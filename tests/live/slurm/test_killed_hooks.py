@@ -27,7 +27,6 @@ from msgspec import Struct
 
 from healthd.agent.job_verdicts import BLAMED, NOTES
 from healthd.core.check import discover
-from healthd.job.blame import JOB_EVENT
 from healthd.remediation.decide.blame_limit import drained_before
 from healthd.remediation.orchestrators.slurm.orchestrator import SlurmOrchestrator
 from healthd.state.store import Store
@@ -165,7 +164,7 @@ class Life:
         self.until(self.has_told if self.kind == "epilog" else self.has_drained, "the next daemon goes on")
         end(successor)
         with closing(self.store()) as store:
-            verdicts = len(store.events_about(JOB_EVENT, "job", self.site.job))
+            verdicts = len(store.events_of_job(self.site.job))
             blamed = f'"{self.site.job}:1"' in store.fact(BLAMED)
         ending = Ending(
             code=code,

@@ -14,7 +14,7 @@ from healthd.agent.job_verdicts import ASKED_AGAIN_WITHIN, BLAMED, NOTES, JobVer
 from healthd.config.schema.config import SlurmSection
 from healthd.core.errors import StoreError
 from healthd.core.model import NODE, ClearsBy, Event, Mode, Remedy, Severity
-from healthd.job.blame import JOB_EVENT, Blame, BlameEvidence, JobVerdict
+from healthd.job.blame import Blame, BlameEvidence, JobVerdict
 from healthd.job.job import Job, Stop
 from healthd.job.speakers import SpeaksFor
 from healthd.judge.history import Fault
@@ -45,7 +45,7 @@ class World(Struct, kw_only=True):
     verdicts: JobVerdicts
 
     def events(self) -> list[tuple[str, bool]]:
-        found = self.store.events_about(JOB_EVENT, "job", JOB.id)
+        found = self.store.events_of_job(JOB.id)
         return [(event.data["verdict"], event.data["blamed"]) for event in found]
 
 

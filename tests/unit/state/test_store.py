@@ -25,6 +25,7 @@ from msgspec.structs import replace
 
 from healthd.core.errors import StoreError
 from healthd.core.model import Component, Event, Mode, Remedy, Repeats, Step
+from healthd.job.blame import JOB_EVENT
 from healthd.judge.findings import Sightings
 from healthd.judge.history import History
 from healthd.judge.trends import Days, Highest
@@ -32,7 +33,7 @@ from healthd.remediation.decide.remediation import End, Phase, Remediation
 from healthd.remediation.decide.rules import QUARANTINE, REBOOT
 from healthd.remediation.ports import Hold
 from healthd.state.monitor import Monitor
-from healthd.state.store import EVENTS_KEPT, SCHEMA_VERSION, Store
+from healthd.state.store import EVENTS_KEPT, SCHEMA_VERSION, EventFilter, Store
 from tests.support.judgement import (
     GPU,
     START,
@@ -413,6 +414,49 @@ def test_a_damaged_line_hides_no_other(tmp_path: Path, column: str, value: objec
     first, odd, last = store.events()
     assert (first, last) == (EVENT, EVENT)
     assert "drained" in odd.text or "\N{REPLACEMENT CHARACTER}" in odd.text
+    store.close()
+
+
+def test_a_read_of_the_trail_keeps_no_fault_waiting(tmp_path: Path) -> None:
+    """While SQLite is in the middle of a user's question, a fault is written, and the drain that is open is read."""
+    store = opened(tmp_path)
+    store.append(EVENT)
+    reading, written = threading.Event(), threading.Event()
+
+    def in_the_middle() -> int:
+        reading.set()
+        return 0 if written.wait(limit_s(10)) else 1  # what is not 0 interrupts the question
+
+    store._reads.set_progress_handler(in_the_middle, 1)
+    reader = threading.Thread(target=store.events)
+    reader.start()
+    assert reading.wait(limit_s(10))
+    saved(store, history(fault("first")))
+    assert store.open_remediation() is None
+    assert reader.is_alive()
+    written.set()
+    reader.join()
+    store.close()
+
+
+@pytest.mark.parametrize("is_older", [False, True], ids=["fresh", "of an earlier build"])
+def test_what_any_user_may_ask_reads_few_lines_of_a_long_trail(tmp_path: Path, *, is_older: bool) -> None:
+    """The verdicts on a job, and the lines of a kind of which there are few, are found by an index."""
+    store = opened(tmp_path)
+    if is_older:
+        store._db.executescript("DROP INDEX event_of_kind; DROP INDEX event_of_job;")
+    store.append(*(Event(at=START, kind=JOB_EVENT, text="ended", data={"job": str(job)}) for job in range(10_000)))
+    store.append(EVENT)
+    if is_older:
+        store.close()
+        store = opened(tmp_path)
+    thousands: list[int] = []
+    store._reads.set_progress_handler(lambda: thousands.append(1), 1000)  # instructions of SQLite's machine
+    assert [event.data for event in store.events_of_job("7")] == [{"job": "7"}]
+    assert store.events_of_job("none") == ()
+    assert store.events_of(EventFilter(kinds=("fault",)), last=200)[0] == (EVENT,)
+    assert store.events_of(EventFilter(kinds=("fault", "step")), last=200)[0] == (EVENT,)
+    assert len(thousands) < 5
     store.close()
 
 
