@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from healthd.config.schema.config import SlurmSection
 from healthd.core.check import Check
-from healthd.core.encodable import json_text
+from healthd.core.encodable import NOT_JSON, json_text
 from healthd.core.errors import BackendError, StoreError
 from healthd.core.hostlist import unfolded
 from healthd.core.model import NODE, Component, Event, Mode, Outcome
@@ -388,14 +388,14 @@ def _kept(store: Store) -> tuple[JobNote, ...]:
     """The notes of the daemon before this one. Notes of another form are dropped: each costs one sentence."""
     try:
         return tuple(_NOTES.decode(store.fact(NOTES) or "[]"))
-    except msgspec.MsgspecError:
+    except NOT_JSON:
         return ()
 
 
 def _last_blamed(store: Store) -> BlamedRun | None:
     try:
         return _BLAMED.decode(store.fact(BLAMED) or "{}")
-    except msgspec.MsgspecError:
+    except NOT_JSON:
         return None  # none yet, or of another form
 
 

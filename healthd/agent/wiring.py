@@ -29,6 +29,7 @@ from healthd.config.load import NO_JOBS
 from healthd.config.match import Match
 from healthd.config.schema.config import Config
 from healthd.core.check import judged
+from healthd.core.encodable import NOT_JSON
 from healthd.core.errors import ConfigError, ExtraMissing, SourceError
 from healthd.core.model import NODE, Event, Outcome, Remedy
 from healthd.core.node import CommandResult
@@ -352,7 +353,7 @@ def fleet_of(kept: str, now: datetime) -> tuple[FleetSnapshot | None, float]:
     try:
         age_s = (now - datetime.fromisoformat(at)).total_seconds()
         return (_READS_FLEET.decode(body), age_s) if age_s >= 0 else (None, 0.0)
-    except (msgspec.MsgspecError, ValueError, TypeError):
+    except (*NOT_JSON, TypeError):
         return None, 0.0
 
 

@@ -1,4 +1,6 @@
-"""Text that can be written: UTF-8 has no bytes for half a surrogate pair, but JSON can carry one.
+"""Text that can be written, and JSON that cannot be read.
+
+UTF-8 has no bytes for half a surrogate pair, but JSON can carry one.
 
 A file name with odd bytes has such halves, and so has ``"\\udcff"`` in a plug-in's output. Every text of a check passes
 here once, where it comes in: the code that writes, sends or shows it need not care.
@@ -14,6 +16,10 @@ import msgspec
 from msgspec.structs import asdict, replace
 
 _T = TypeVar("_T")
+
+NOT_JSON = (msgspec.MsgspecError, ValueError, RecursionError)
+"""The errors of msgspec for a text of any origin: no JSON, or of another form; no UTF-8; nested too deep. A user's text
+that raises another one than is caught would end the daemon that reads it."""
 
 
 def writable(value: _T) -> _T:

@@ -21,6 +21,7 @@ from msgspec import Struct
 from healthd.api.client import ask
 from healthd.api.wire import Request
 from healthd.config.schema.config import Config
+from healthd.core.encodable import NOT_JSON
 from healthd.core.errors import BackendUnknown, UsageError
 from healthd.sources.exchange import Deadline, NoRedirect, open_url
 
@@ -59,7 +60,7 @@ class NodeAnswer(Struct, frozen=True, kw_only=True):
         expected = f"expected {schema} of {self.node}"
         try:
             found = reads.decode(self.body)
-        except msgspec.MsgspecError as error:
+        except NOT_JSON as error:
             raise BackendUnknown(f"{self.asked} answered with something else ({error}); {expected}") from error
         if (found.schema, found.node) != (schema, self.node):
             raise BackendUnknown(f"{self.asked} answered with {found.schema} of {found.node}; {expected}")

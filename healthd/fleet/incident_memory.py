@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 
 from healthd.config.schema.config import PolicySection
+from healthd.core.encodable import NOT_JSON
 from healthd.core.errors import StoreError
 from healthd.daemon.textfile import replace_file
 from healthd.fleet.incidents import IncidentMemory, IncidentRules
@@ -28,7 +29,7 @@ def kept_memory(folder: str | Path) -> IncidentMemory | None:
     """The memory as it was kept last; None where there is none, or one of another version."""
     try:
         return _READS.decode((Path(folder) / FILE).read_bytes())
-    except (OSError, msgspec.MsgspecError):
+    except (OSError, *NOT_JSON):
         return None
 
 

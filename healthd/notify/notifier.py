@@ -22,7 +22,7 @@ from msgspec.structs import replace
 
 from healthd.checklib.runbooks import runbook_url, steps
 from healthd.core.backoff import pause_s
-from healthd.core.encodable import json_text
+from healthd.core.encodable import NOT_JSON, json_text
 from healthd.core.errors import StoreError
 from healthd.judge.clock import ClockWatch, moved
 from healthd.notify.delivery import NotDeliveredError, Receiver, RefusedError
@@ -437,7 +437,7 @@ def _kept(text: str) -> NotifierState:
     """The state of an earlier daemon. One of another form is ignored, which costs a repeated message at most."""
     try:
         return _READS_STATE.decode(text) if text else NotifierState()
-    except msgspec.MsgspecError:
+    except NOT_JSON:
         return NotifierState()
 
 

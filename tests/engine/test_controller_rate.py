@@ -163,5 +163,6 @@ def test_a_platform_without_an_answer_holds_up_no_sync(tmp_path: Path) -> None:
 
 def test_a_platform_without_an_answer_is_not_asked_in_every_sync(tmp_path: Path) -> None:
     """Every half a minute about each request."""
-    world = ManyAsk(tmp_path, takes_s=0.0).run(6)
+    world = ManyAsk(tmp_path, takes_s=0.0)
+    world.run(6)
     assert Counter(world.asked) == dict.fromkeys(world.names, 1 + int(5 * STEP_S // 30))

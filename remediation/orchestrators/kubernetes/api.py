@@ -46,6 +46,7 @@ from lightkube.generic_resource import (
 from lightkube.models.meta_v1 import ObjectMeta, Status
 from lightkube.types import PatchType
 
+from healthd.core.encodable import NOT_JSON
 from healthd.core.errors import BackendBusy, BackendDenied, BackendError, BackendRefused, BackendUnknown, ConfigError
 from healthd.remediation.orchestrators.kubernetes.transport import (
     ANSWER_LIMIT_BYTES,
@@ -211,7 +212,7 @@ class KubeApi:
                 yield decode(chunks[0])
             except BackendUnknown:
                 raise
-            except (BackendError, msgspec.MsgspecError, ValueError, RecursionError) as error:  # ValueError: no UTF-8
+            except (BackendError, *NOT_JSON) as error:
                 raise BackendUnknown(f"could not be read: list {plural}: {error}") from error
             if not more:
                 return

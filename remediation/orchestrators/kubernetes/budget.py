@@ -29,6 +29,7 @@ from typing import Any
 
 import msgspec
 
+from healthd.core.encodable import NOT_JSON
 from healthd.core.errors import BackendRefused, BackendUnknown, SlotTaken
 from healthd.remediation.decide.fleet import CLUSTER
 from healthd.remediation.decide.freeze import Freeze
@@ -106,7 +107,7 @@ def freeze_in(notes: Mapping[str, str], now: datetime) -> Freeze | None:
         return None
     try:
         note = _READS_FREEZE.decode(text)
-    except msgspec.MsgspecError:
+    except NOT_JSON:
         return Freeze(reason=f"annotation {FREEZE} is not readable: {text[:80]!r}")
     until = note.until if note.until.tzinfo else note.until.replace(tzinfo=UTC)
     return Freeze(reason=note.reason, until=until, by=note.by) if now < until else None
@@ -256,7 +257,7 @@ def _claim(node: str, text: str) -> Claim:
     slot of the key's node: that node's agent alone may write there."""
     try:
         claim = _READS_CLAIM.decode(text)
-    except msgspec.MsgspecError:
+    except NOT_JSON:
         return Claim(node=node, index=_UNREADABLE)
     return claim if claim.node == node and claim.index >= 0 else Claim(node=node, index=_UNREADABLE)
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import msgspec
 
+from healthd.core.encodable import NOT_JSON
 from healthd.remediation.decide.domain_fence import KUBE_TAINT, DomainFence
 from healthd.remediation.orchestrators.kubernetes.node import KubeNode, Taint, with_taints_patch
 from healthd.remediation.ports import ListedNode
@@ -60,7 +61,7 @@ def fences_in(text: str) -> tuple[WrittenFence, ...]:
     """The fences in an annotation; none in a text that is none of a controller's: the taints still show them."""
     try:
         return _READS.decode(text) if text else ()
-    except msgspec.MsgspecError:
+    except NOT_JSON:
         return ()
 
 

@@ -17,6 +17,7 @@ from typing import Annotated
 
 import msgspec
 
+from healthd.core.encodable import NOT_JSON
 from healthd.remediation.orchestrators.kubernetes.node import Held, Stamp
 
 RECORDS = "healthd.io/drains"
@@ -68,7 +69,7 @@ def records_in(text: str) -> dict[str, DrainRecord] | None:
     """The records that an annotation holds, by node; none in ""; None where it is no such annotation."""
     try:
         return _READS_RECORDS.decode(text) if text else {}
-    except msgspec.MsgspecError:
+    except NOT_JSON:
         return None
 
 

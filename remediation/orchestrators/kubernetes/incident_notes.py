@@ -12,6 +12,7 @@ from typing import Annotated
 
 import msgspec
 
+from healthd.core.encodable import NOT_JSON
 from healthd.core.hostlist import folded, unfolded
 from healthd.remediation.decide.incident_notices import LASTS, IncidentNotice, IncidentNotices
 
@@ -54,7 +55,7 @@ def notices_in(text: str) -> IncidentNotices:
     """The notices in an annotation; none in a text that is none of a controller's: nodes then send their messages."""
     try:
         read = _READS_NOTICES.decode(text)
-    except msgspec.MsgspecError:
+    except NOT_JSON:
         return IncidentNotices()
     found = (
         IncidentNotice(

@@ -23,6 +23,7 @@ from typing import Annotated, Any
 
 import msgspec
 
+from healthd.core.encodable import NOT_JSON
 from healthd.core.errors import BackendRefused, BackendUnknown
 from healthd.remediation.decide.domain_fence import KUBE_TAINT
 from healthd.remediation.decide.remediation import PREFIX
@@ -296,7 +297,7 @@ def _annotated(node: KubeNode) -> Held | None:
         return None
     try:
         return _READS_HELD.decode(text)
-    except msgspec.MsgspecError:
+    except NOT_JSON:
         return None  # any client may have written this: it proves nothing
 
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 import msgspec
 from msgspec import Struct, field
 
+from healthd.core.encodable import NOT_JSON
 from healthd.core.errors import BackendRefused
 from healthd.remediation.decide.handoff import parse
 from healthd.remediation.orchestrators.kubernetes.api import KubeApi, Missing, ResourceKind, compare_and_swap
@@ -138,6 +139,6 @@ def _mark(node: str, value: str) -> str | None:
     """The text of this node's record, or None for an odd one."""
     try:
         record = _READS_MARKED.decode(value)
-    except msgspec.MsgspecError:
+    except NOT_JSON:
         return None
     return record.text if record.node == node else None

@@ -14,6 +14,7 @@ from collections.abc import Collection, Mapping
 import msgspec
 from msgspec import Struct
 
+from healthd.core.encodable import NOT_JSON
 from healthd.core.model import ClusterTrouble
 from healthd.remediation.decide.rules import by_feature
 from healthd.remediation.orchestrators.kubernetes.conditions import TYPES
@@ -130,7 +131,7 @@ def silent_in(text: str) -> dict[str, Quiet]:
     """The pages that an annotation holds; none where it cannot be read: then a silence pages after its timeout."""
     try:
         return _READS_SILENT.decode(text) if text else {}
-    except msgspec.MsgspecError:
+    except NOT_JSON:
         return {}
 
 
