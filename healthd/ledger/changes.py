@@ -7,7 +7,7 @@ controller that died before, in or after the write does the same again.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -23,6 +23,8 @@ from healthd.ledger.entries import (
 )
 from healthd.remediation.decide.handoff import PastAct, PastRepair
 
+_OLDEST = datetime(2000, 1, 1, tzinfo=UTC)
+"""No fault is older. A user may answer for a node, and a time of the year 1 cannot be read from the file again."""
 _KINDS = {PastAct.RETURN: EntryKind.RETURN, PastAct.REPLACE: EntryKind.REPLACEMENT}
 
 
@@ -201,7 +203,7 @@ def _identified(entry: LedgerEntry, seen: SeenFault, machine: MachineIdentity) -
 def _begun(reading: NodeReading, seen: SeenFault, machine: MachineIdentity, now: datetime) -> LedgerEntry:
     """The entry of a fault. An index names a GPU only beside the inventory of this very reading: an earlier one may be
     of another machine."""
-    since = seen.since if seen.since is not None and seen.since <= now else now
+    since = seen.since if seen.since is not None and _OLDEST <= seen.since <= now else now
     gpu = (machine if _is_exact(seen.component) else reading.machine).gpu_of(seen.component)
     uuid = seen.component.partition(":")[2].partition("/")[0]
     return _entry(

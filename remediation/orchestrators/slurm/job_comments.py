@@ -34,7 +34,7 @@ _FINISHED = frozenset(
     ["COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "OUT_OF_MEMORY", "NODE_FAIL", "BOOT_FAIL", "DEADLINE", "PREEMPTED"]
 )
 _TEXTS = "JobArrayID:|,exit_code:|,admin_comment:|"
-_TEXTS_HEAD = re.compile(r"([0-9_]{1,24})\|([0-9]{1,10})(?::([0-9]{1,3}))?\|")
+_TEXTS_HEAD = re.compile(r"([0-9_+]{1,24})\|([0-9]{1,10})(?::([0-9]{1,3}))?\|")
 _ATTEMPTS = 4
 _PAUSE_S = 0.05
 
@@ -118,6 +118,7 @@ def _read_texts(slurm: SlurmOrchestrator, job: str) -> JobTexts:
 def parse_texts(answer: str, job: str) -> JobTexts:
     """The end and the AdminComment of one job in the output of ``squeue -h -j JOB -O _TEXTS``. Its end is a wait status
     (22.05), or exit code and signal (26.05). Raises BackendUnknown for anything else."""
+    answer = _of_part(answer, job)
     head, tail = _TEXTS_HEAD.match(answer), "|\n"
     if head is None or head[1] != job or not answer.endswith(tail):
         raise BackendUnknown(f"squeue's answer is no AdminComment of job {job}: {answer[:200]!r}")
@@ -125,6 +126,15 @@ def parse_texts(answer: str, job: str) -> JobTexts:
     status = int(head[2])
     exit_code, signal = (status >> 8 & 0xFF, status & 0x7F) if head[3] is None else (status, int(head[3]))
     return JobTexts(exit_code=exit_code, signal=signal, comment="" if comment == "(null)" else comment.strip())
+
+
+def _of_part(answer: str, job: str) -> str:
+    """The record of this job where it is a part of a heterogeneous one, ``4711+1``: squeue prints all parts."""
+    whole, is_part, _ = job.partition("+")
+    if not is_part:
+        return answer
+    records = re.split(rf"(?<=\|\n)(?={re.escape(whole)}\+[0-9]+\|[0-9])", answer)
+    return "".join(each for each in records if each.startswith(f"{job}|"))
 
 
 def append_comment(

@@ -226,6 +226,10 @@ def test_a_part_of_a_heterogeneous_job_is_left_and_said(gang: Gang) -> None:
     node.kernel_says(OFF_THE_BUS.format(pci=PCI))
     node.wait(lambda: "it is a part of a heterogeneous job" in node.log_text(), 20.0, "it is left and said")
     assert (gang.lab.job(job)["JobState"], gang.lab.job(job)["Restarts"]) == ("RUNNING", "0")
+    client = SlurmOrchestrator(node=nodes[0], conf=str(gang.lab.conf))
+    for part in ("+0", "+1"):
+        assert append_comment(client, f"{job}{part}", f"of part {part}") == ""
+    assert [read_job(client, f"{job}{part}").said[-1] for part in ("+0", "+1")] == ["of part +0", "of part +1"]
 
 
 def test_a_suspended_job_is_acted_on_once_it_runs_again(gang: Gang) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone
 
 from msgspec.structs import replace
 
@@ -33,6 +33,17 @@ def test_a_fault_ends_when_a_whole_reading_lacks_it() -> None:
     over = node_changes(first.after, SERVING, later(3))
     assert [(each.key, each.until) for each in over.entries] == [(fault.key, later(3))]
     assert over.after.faults == ()
+
+
+def test_a_fault_of_no_possible_time_began_with_its_reading() -> None:
+    """Any user of a node may answer for it while its daemon is down: what is written has to be readable again."""
+    for since in (
+        datetime(1, 1, 1, tzinfo=timezone(timedelta(hours=14))),
+        datetime(9999, 12, 31, 23, tzinfo=timezone(timedelta(hours=-14))),
+        later(2),
+    ):
+        (fault,) = node_changes(NodeMemory(), replace(BROKEN, faults=(replace(XID, since=since),)), later(1)).entries
+        assert fault.at == later(1)
 
 
 def test_silence_ends_no_fault() -> None:

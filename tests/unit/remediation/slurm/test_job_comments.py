@@ -91,6 +91,15 @@ def test_a_comment_is_read_whole() -> None:
     assert parse_texts("7_1|0|(null)|\n", "7_1").comment == ""
 
 
+def test_the_comment_of_a_part_is_its_own() -> None:
+    """Asked for one part of a heterogeneous job, squeue prints all; one of many partitions is printed once for each."""
+    answer = "7+0|0|(null)|\n7+1|9|a|b\nc d|\n7+1|9|a|b\nc d|\n7+2|0|x|\n"
+    assert [parse_texts(answer, f"7+{part}").comment for part in range(3)] == ["", "a|b\nc d", "x"]
+    assert parse_texts(answer, "7+1").signal == 9
+    with pytest.raises(BackendUnknown, match=r"no AdminComment of job 7\+3"):
+        parse_texts(answer, "7+3")
+
+
 @pytest.mark.parametrize(
     ("status", "end"),
     [("0", (0, 0)), ("768", (3, 0)), ("9", (0, 9)), ("15", (0, 15)), ("0:0", (0, 0)), ("3:0", (3, 0)), ("0:9", (0, 9))],
