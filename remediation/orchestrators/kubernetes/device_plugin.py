@@ -145,12 +145,14 @@ class KubePlugins:
         meta, plan = plugin.metadata, Plan(pod=plugin, fate=Fate.EVICT, why="")
         try:
             self._api.evict(meta.name, namespace=meta.namespace, body=eviction_of(plan))
-        except (Missing, Conflict):
+        except (Missing, Conflict, BackendBusy) as error:
+            self._acts.pop()  # answered: it was not evicted, and the next sync may ask again
+            match error:
+                case Disrupting():
+                    return f"not restarted yet: its PodDisruptionBudget allows no disruption now: {error}"
+                case BackendBusy():
+                    return f"not restarted yet: {error}"
             return f"{plugin.name} is gone already"
-        except Disrupting as error:
-            return f"not restarted yet: its PodDisruptionBudget allows no disruption now: {error}"
-        except BackendBusy as error:
-            return f"not restarted yet: {error}"
         words = f"{plugin.name} was evicted for its restart"
         self._done[name] = (asked.reset, words)
         return words

@@ -267,6 +267,22 @@ def test_what_keeps_it_from_being_restarted(rig: Rig, change: Callable[[Rig], ob
     assert rig.server.evicted == []
 
 
+@pytest.mark.parametrize("error", [Disrupting("no room"), BackendBusy("429"), Missing("404")])
+def test_an_eviction_that_was_refused_is_no_restart(rig: Rig, error: Exception) -> None:
+    """It uses up no turn of the fleet's, and the next sync asks again. One without an answer may have been made."""
+    rig.server.error = error
+    rig.sync()
+    rig.server.error = None
+    rig.clock.advance(10.0)
+    assert "was evicted for its restart" in rig.sync()["n1"]
+    rig.asks("n1", reset="r2", at=rig.clock.now())
+    rig.clock.advance(WITHIN_S)
+    rig.server.error = BackendUnknown("no answer")
+    rig.sync()
+    rig.server.error = None
+    assert "it was restarted less than 600 s ago" in rig.sync()["n1"]
+
+
 def test_a_plugin_that_is_going_is_left_to_go(rig: Rig) -> None:
     """It was asked already."""
     rig.server.pods = [plugin("plugin-n1", deletionTimestamp="2026-11-21T10:00:00Z")]
