@@ -134,9 +134,10 @@ class FleetSnapshot(Struct, frozen=True, kw_only=True):
     that all nodes show. ``held``: the nodes whose reason is a healthd's. ``asleep``: the names that the cluster has
     powered down, which have no machine and are neither out nor in the total. ``drained``: those of them that the
     cluster's controller drained by itself. ``down``: the machines that are DOWN and do not answer: a node that rebooted
-    behind a drain is DOWN as well, and answers. ``speakers``: the first two names of machines in service: the agent of
-    the first speaks for the fleet, that of the other much later. ``limit``: how many may be out, where the cluster
-    itself holds every node to a number; None where each node's configuration says it.
+    behind a drain is DOWN as well, and answers. ``speakers``: the first two names of machines in service, of those
+    whose daemon takes nodes out if any says so: the agent of the first speaks for the fleet, that of the other much
+    later. ``limit``: how many may be out, where the cluster itself holds every node to a number; None where each node's
+    configuration says it.
     """
 
     out: frozenset[str]

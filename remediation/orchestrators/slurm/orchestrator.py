@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from healthd.config.schema.config import Config
 from healthd.core.errors import BackendRefused, BackendUnknown, ConfigError, SlotTaken, SourceError, SourceMissing
-from healthd.core.model import RunningJob
+from healthd.core.model import Mode, RunningJob
 from healthd.core.node import CommandResult
 from healthd.remediation.decide.domain_fence import DomainFence
 from healthd.remediation.decide.freeze import Freeze, in_words
@@ -105,6 +105,10 @@ MARK = "healthd "
 
 _EXTRA_HEAD, _EXTRA_TAIL = '{"healthd":"', '"}'
 _EXTRA = re.compile(re.escape(_EXTRA_HEAD) + r'([^"]*)' + re.escape(_EXTRA_TAIL))
+
+_ACTS = re.compile(rf" mode=(?:{'|'.join(mode for mode in Mode if mode is not Mode.OBSERVE)}) ?")
+"""In the summary of a daemon that takes nodes out. One that only observes releases nothing of others, nor pages for
+them."""
 
 _SNAPSHOT_LIMIT_BYTES = 256 * 1024 * 1024  # scontrol -o show nodes writes 540 bytes per node
 
@@ -396,7 +400,6 @@ def parse_nodes(answer: str) -> Iterator[ListedNode]:
     for name, state, out, label, fields, free in _node_records(_A_FURTHER_LINE.sub(" ", answer)):
         reason = _A_SIGNED_REASON.match(free)
         tail = free[reason.end() - 1 :] if reason else free or fields
-        extra = _EXTRA.search(tail, tail.rfind(" Extra=") + 1) if " Extra=" in tail else None
         yield ListedNode(
             name=name,
             state=state,
@@ -407,7 +410,7 @@ def parse_nodes(answer: str) -> Iterator[ListedNode]:
             hold=_listed_hold(free, reason) if out else None,
             partitions=tuple(filter(None, label.split(","))),
             record=_comment(free or fields),
-            summary=extra[1] if extra else "",
+            summary=_summary(tail),
         )
 
 
@@ -480,6 +483,7 @@ def parse_snapshot(node: str, answer: str) -> FleetSnapshot:
     asleep: set[str] = set()
     down: set[str] = set()
     drained: set[str] = set()
+    acts: set[str] = set()
     records, held = [], []
     for name, state, out, label, fields, free in _node_records(answer):
         if name != node and is_asleep(state):
@@ -488,6 +492,8 @@ def parse_snapshot(node: str, answer: str) -> FleetSnapshot:
             is_out[name] = is_out.get(name, False) or out
             down |= {name} if out and _is_dead(state) else set()
             partitions[name] = label
+        summary = _summary(free or fields)
+        acts |= {name} if _ACTS.search(summary) and " stopped=" not in summary else set()
         if comment := _comment(free or fields):
             records.append(NodeRecord(node=name, text=comment))
         is_drained = bool(out) and is_drain(_flags_of(state))  # 24.11 keeps the reason of a node that is back
@@ -500,6 +506,7 @@ def parse_snapshot(node: str, answer: str) -> FleetSnapshot:
         problem = f"scontrol lists {len(is_out)} nodes, but not {node}, this node" if node else "scontrol lists no node"
         raise BackendUnknown(f"{problem}: check [node] name, and PrivateData in slurm.conf")
     own = sorted(filter(None, partitions.get(node, "").split(",")))
+    in_service = {name for name, out in is_out.items() if not out}
     return FleetSnapshot(
         out=frozenset(name for name, out in is_out.items() if out),
         total=len(is_out),
@@ -509,7 +516,7 @@ def parse_snapshot(node: str, answer: str) -> FleetSnapshot:
         asleep=frozenset(asleep),
         drained=frozenset(drained),
         down=frozenset(down),
-        speakers=tuple(sorted(name for name, out in is_out.items() if not out)[:2]),
+        speakers=tuple(sorted(in_service & acts or in_service)[:2]),
     )
 
 
@@ -533,6 +540,12 @@ def _comment(tail: str) -> str:
     """A comment of ours. It stands behind the reason, which may hold any text, and before Extra."""
     text = tail.rpartition(" Comment=")[2].partition(" Extra=")[0] if " Comment=" in tail else ""
     return text.rstrip() if text.startswith(MARK) else ""
+
+
+def _summary(tail: str) -> str:
+    """A summary of ours, which stands behind the reason in Extra; "" for none."""
+    found = _EXTRA.search(tail, tail.rfind(" Extra=") + 1) if " Extra=" in tail else None
+    return found[1] if found else ""
 
 
 def parse_partitions(answer: str) -> tuple[str, ...]:

@@ -309,6 +309,27 @@ def test_a_reason_of_several_lines_adds_no_node() -> None:
     assert (snapshot.out, snapshot.total, snapshot.speakers) == (frozenset({"me"}), 2, ("n1",))
 
 
+def test_those_that_take_nodes_out_speak_for_the_fleet() -> None:
+    """A roll-out begins with one partition: names of CPU nodes without a daemon, or of nodes in observe mode, may come
+    first, and page for none of the others."""
+
+    def says(summary: str) -> str:
+        return f'Extra={{"healthd":"healthd {summary}"}}'
+
+    lines = {
+        "cpu-1": _line("cpu-1", "IDLE"),
+        "gpu-1": _line("gpu-1", "IDLE", f"{says('state=ok at=1 mode=observe driver=580')}"),
+        "gpu-2": _line("gpu-2", "IDLE", f"{says('state=ok at=1 stopped=1 mode=repair')}"),
+        "gpu-3": _line("gpu-3", "MIXED+DRAIN", f"Reason=x [root@1] {says('state=held at=1 mode=repair')}"),
+        "gpu-4": _line("gpu-4", "MIXED", f"Comment=healthd code=x {says('state=ok at=1 mode=repair')}"),
+        "gpu-5": _line("gpu-5", "IDLE", f"{says('state=ok at=1 mode=quarantine type=p5')}"),
+        "gpu-6": _line("gpu-6", "IDLE", f"{says('state=ok at=1 mode=repair')}"),
+    }
+    assert parse_snapshot("", "".join(lines.values())).speakers == ("gpu-4", "gpu-5")
+    none = [lines[name] for name in ("cpu-1", "gpu-1", "gpu-2", "gpu-3")]
+    assert parse_snapshot("", "".join(none)).speakers == ("cpu-1", "gpu-1"), "nothing says which daemon acts"
+
+
 @pytest.mark.parametrize("answer", ["", "No nodes in the system\n", _line("n1", "IDLE"), "NodeName=me\n"])
 def test_a_list_without_our_own_node_is_unknown(answer: str) -> None:
     """An empty or partial list is never a level of 0."""
