@@ -86,7 +86,13 @@ class MetricsPage(Bounded):
         age = GaugeMetricFamily("healthd_check_last_run_seconds", "Seconds since a check last ran", labels=["check"])
         success = GaugeMetricFamily(
             "healthd_last_success_seconds",
-            "Seconds since a check was last not unknown, or since the daemon started where it always was",
+            "Seconds since a check was last not unknown, or since the daemon started where it always was; optional "
+            "checks have none",
+            labels=["check"],
+        )
+        interval = GaugeMetricFamily(
+            "healthd_check_interval_seconds",
+            "How often a check runs; without those that are optional",
             labels=["check"],
         )
         took = GaugeMetricFamily(
@@ -105,7 +111,7 @@ class MetricsPage(Bounded):
         )
         monitor, now = self._agent.monitor, datetime.now(UTC)
         outcomes, runs = monitor.outcomes(), monitor.stats.runs.copy()
-        for name, check in self._agent.checkup.checks.items():
+        for name in self._agent.checkup.checks:
             outcome, counted = outcomes.get(name), runs.get(name)
             for value in Status:
                 status.add_metric([name, value], float(outcome is not None and outcome.result.status is value))
@@ -114,12 +120,13 @@ class MetricsPage(Bounded):
                 took.add_metric([name], outcome.duration_s)
                 read_at = outcome.read_at or now
                 kept.add_metric([name], max(0.0, (now - read_at).total_seconds()))
-            if check.on != "active":
+            if not self._agent.checkup.is_optional(name):
                 told = (now - counted.told).total_seconds() if counted and counted.told else None
                 success.add_metric([name], time.monotonic() - self._began_s if told is None else max(0.0, told))
+                interval.add_metric([name], self._agent.checkup.interval_s(name))
             ran.add_metric([name], counted.total if counted else 0, counted.took_s if counted else 0.0)
             unknown.add_metric([name], counted.unknown if counted else 0)
-        yield from (status, age, success, took, ran, kept, unknown)
+        yield from (status, age, success, interval, took, ran, kept, unknown)
 
     def _duties(self) -> Iterator[Metric]:
         """The daemon's own duties, as the events of its scheduler count them."""
@@ -167,10 +174,16 @@ class MetricsPage(Bounded):
         faults = GaugeMetricFamily(
             "healthd_fault_occurrences", "Occurrences of each open fault", labels=["code", "component", "severity"]
         )
+        age = GaugeMetricFamily(
+            "healthd_fault_age_seconds", "Seconds since each open fault began", labels=["code", "component", "severity"]
+        )
+        now = datetime.now(UTC)
         for fault in monitor.history.faults.values():
-            faults.add_metric([fault.code, str(fault.component), fault.severity], fault.count)
+            which = [fault.code, str(fault.component), fault.severity]
+            faults.add_metric(which, fault.count)
+            age.add_metric(which, max(0.0, (now - fault.first).total_seconds()))
         acknowledged = sum(fault.acknowledged for fault in monitor.history.faults.values())
-        yield from (health, found, faults)
+        yield from (health, found, faults, age)
         yield GaugeMetricFamily(
             "healthd_faults_acknowledged", "Open faults that an operator has acknowledged", value=acknowledged
         )

@@ -101,7 +101,7 @@ class Checkup:
 
     def run_elsewhere(self, name: str, node: Node) -> Outcome:
         """Run a check with its settings on another view of this machine, without folding the outcome: for a drill."""
-        return run_check(self.checks[name], node, self._settings[name].settings, optional=self._optional(name))
+        return run_check(self.checks[name], node, self._settings[name].settings, optional=self.is_optional(name))
 
     def settings_of(self, name: str) -> Any:
         """The settings of a check."""
@@ -291,7 +291,7 @@ class Checkup:
 
     def _outcome_of(self, name: str, records: Sequence[KernelRecord]) -> Outcome:
         node = structs.replace(self.machine, kernel_records=records)
-        return run_check(self.checks[name], node, self._settings[name].settings, optional=self._optional(name))
+        return run_check(self.checks[name], node, self._settings[name].settings, optional=self.is_optional(name))
 
     def report(
         self,
@@ -342,7 +342,7 @@ class Checkup:
     def _run(self, name: str) -> Outcome:
         nvml = self.machine.nvml.state()
         outcome = run_check(
-            self.checks[name], self.machine, self._settings[name].settings, optional=self._optional(name)
+            self.checks[name], self.machine, self._settings[name].settings, optional=self.is_optional(name)
         )
         reasons = (outcome.result.reason, *outcome.result.gaps)
         paused = nvml.paused_s > 0 and any(nvml.reason in reason for reason in reasons)
@@ -422,9 +422,9 @@ class Checkup:
 
     def _unknown(self, name: str, reason: str, do: str = "") -> Outcome:
         now = datetime.now(UTC)
-        return Outcome(check=name, result=unknown(reason, do), at=now, duration_s=0.0, optional=self._optional(name))
+        return Outcome(check=name, result=unknown(reason, do), at=now, duration_s=0.0, optional=self.is_optional(name))
 
-    def _optional(self, name: str) -> bool:
+    def is_optional(self, name: str) -> bool:
         """Whether an unknown of this check does not count. That of an active check counts in its own report."""
         return self._settings[name].optional or self.checks[name].on == "active"
 

@@ -147,10 +147,11 @@ def fires(node: str, code: str) -> list[Alert]:
     ]
 
 
-def test_500_nodes_that_lose_one_file_system_are_one_message(
+def test_500_nodes_that_lose_one_file_system_are_two_pages(
     alertmanager: Alertmanager, pager: Receiver, chat: Receiver
 ) -> None:
-    """The pager gets the alert of the fleet alone; another fault of another node is told of beside it."""
+    """The pager gets the alert of the fleet, and in one message the nodes that need an operator, for whatever fault;
+    another fault of another node is written to the chat."""
     lost = "lustre.mount.missing"
     alerts = [each for number in range(NODES) for each in fires(f"gpu-{number:03d}", lost)]
     alerts += [
@@ -159,10 +160,10 @@ def test_500_nodes_that_lose_one_file_system_are_one_message(
     alerts += [alert("HealthdSameFaultOnManyNodes", "critical", code=lost)]
     alerts += [alert("HealthdCriticalFault", "warning", code="gpu.xid.79", component="gpu:GPU-3", instance="gpu-901")]
     alertmanager.tell(alerts)
-    assert told(pager, 1) == [("HealthdSameFaultOnManyNodes", 1)]
+    assert told(pager, 2) == [("HealthdOperatorNeeded", NODES), ("HealthdSameFaultOnManyNodes", 1)]
     assert told(chat, 1) == [("HealthdCriticalFault", 1)]
     time.sleep(3)  # longer than group_wait: no further message is under way
-    assert (len(pager.taken), len(chat.taken)) == (1, 1)
+    assert (len(pager.taken), len(chat.taken)) == (2, 1)
 
 
 def test_one_node_that_needs_an_operator_is_one_page(

@@ -129,6 +129,34 @@ def test_runs_that_could_not_tell_age_the_last_success(agent: Agent) -> None:
     assert samples(page, "healthd_check_unknown_runs_total", "check")[("gpu.ecc",)] == 1
 
 
+def test_a_check_that_the_site_made_optional_is_not_overdue(tmp_path: Path) -> None:
+    """Its unknown does not count. Of the others the page has how often each runs, as the site set it."""
+    settings = {name: check.settings for name, check in discover().items()}
+    machine = SimulatedMachine(tmp_path / "machine")
+    with machine.config.open("a") as config:
+        config.write('\n[checks."gpu.ecc"]\noptional = true\n[checks."host.memory"]\ninterval_s = 21600\n')
+    agent = reading_agent(load(machine.config, checks=settings, environ={}).config)
+    page = MetricsPage(agent)
+    success = samples(page, "healthd_last_success_seconds", "check")
+    interval = samples(page, "healthd_check_interval_seconds", "check")
+    agent.close()
+    assert interval[("host.memory",)] == 21600
+    assert set(success) == set(interval)
+    checks = {(name,) for name, check in agent.checkup.checks.items() if check.on != "active"}
+    assert checks - set(success) == {("gpu.ecc",)}
+
+
+def test_a_fault_is_as_old_as_its_first_finding(agent: Agent) -> None:
+    """A later finding of the same code on the same component begins no other fault."""
+    at, page = datetime.now(UTC), MetricsPage(agent)
+    for age_s in (7200, 5):
+        result, began = judged([fault("gpu.ecc.x", GPUS[0])]), at - timedelta(seconds=age_s)
+        agent.monitor.absorb(Outcome(check="gpu.ecc", result=result, at=began, duration_s=0.5))
+    ages = samples(page, "healthd_fault_age_seconds", "code", "component", "severity")
+    assert set(ages) == set(samples(page, "healthd_fault_occurrences", "code", "component", "severity"))
+    assert 7200 <= ages["gpu.ecc.x", "gpu:GPU-1", "critical"] < 7260
+
+
 def test_no_sample_is_there_twice(agent: Agent) -> None:
     """Two checks that read the same, or one that names a part twice: node_exporter would refuse the whole file."""
     for check in ("gpu.ecc", "gpu.temperature"):
