@@ -16,7 +16,7 @@ from typing import Protocol
 from healthd.api.controller_stats import ControllerStats, FenceStatus, IncidentStatus
 from healthd.controller.notifications import incident_key
 from healthd.core.errors import BackendError, ConfigError, StoreError
-from healthd.fleet.fences import NO_FENCES, FencePlan, FenceRules, fence_words, planned, with_fences
+from healthd.fleet.fences import NO_FENCES, FencePlan, FenceRules, fence_words, planned, with_failures, with_fences
 from healthd.fleet.incident_memory import keep_memory, kept_memory
 from healthd.fleet.incident_text import sentence
 from healthd.fleet.incidents import Incident, IncidentMemory, IncidentRules, observed, tells_the_same
@@ -72,7 +72,7 @@ class IncidentKeeper:
         self._before = self._memory = kept_memory(folder) or IncidentMemory()
         self._kept: IncidentMemory | None = None
         self._observed_at: datetime | None = None
-        self._undone = ""
+        self._failures = FencePlan()
         self._cluster, self._fencer, self._fence_rules = cluster, fencer, fence_rules
         self._shows_notices = shows_notices
         self._show(self._memory, (), FencePlan())
@@ -94,27 +94,24 @@ class IncidentKeeper:
             self._before, self._observed_at = self._memory, fleet.at
         self._memory = with_fences(observed(self._memory, fleet.nodes, fleet.at, self._rules), fleet.fences)
         plan = planned(self._memory, self._before, fleet.nodes, fleet.fences, self._fence_rules(fleet.at))
-        self._show(self._memory, fleet.fences, plan)
+        problem = ""
         try:
             self._keep()
         except StoreError as error:
-            return f"incidents are not remembered, and no NVLink domain is fenced or put back: {error}"
-        if is_new:  # an older one does not show what was done by it
-            self._undone = self._carry_out(plan)
-        return self._undone
+            problem = f"incidents are not remembered, and no NVLink domain is fenced or put back: {error}"
+        if is_new and not problem:  # an older one does not show what was done by it
+            self._failures = self._carry_out(plan)
+        self._show(self._memory, fleet.fences, with_failures(plan, self._failures))
+        return problem or "; ".join((*self._failures.waits.values(), *self._failures.held.values()))
 
-    def _carry_out(self, plan: FencePlan) -> str:
-        """Create and lift the fences. Returns why that fails, or ""; the next reading shows what became of it."""
+    def _carry_out(self, plan: FencePlan) -> FencePlan:
+        """Create and lift the fences, each by itself. Returns why that fails, as ``held`` and ``waits``; the next
+        reading shows what became of it."""
         if self._fencer is None:
-            return ""
-        try:
-            for each in plan.lift:
-                self._fencer.lift_fence(each)
-            for each in plan.create:
-                self._fencer.fence_domain(each)
-        except BackendError as error:
-            return f"the fence of an NVLink domain is not as it should be; trying again: {error}"
-        return ""
+            return FencePlan()
+        waits = {each.domain: why for each in plan.lift if (why := _failure(self._fencer.lift_fence, each))}
+        held = {each.incident: why for each in plan.create if (why := _failure(self._fencer.fence_domain, each))}
+        return FencePlan(held=held, waits=waits)
 
     def _leave_notices(self) -> str:
         """Have the cluster show the incidents that every receiver has accepted. Returns why it does not, or ""."""
@@ -150,6 +147,15 @@ class IncidentKeeper:
             for each in fences
             if each.stands
         )
+
+
+def _failure(act: Callable[[DomainFence], None], fence: DomainFence) -> str:
+    """Why an act on a fence fails, or ""."""
+    try:
+        act(fence)
+    except BackendError as error:
+        return f"the fence of NVLink domain {fence.domain} is not as it should be; trying again: {error}"
+    return ""
 
 
 def _notices(incidents: Sequence[Incident], accepted: frozenset[str]) -> Iterator[IncidentNotice]:

@@ -94,6 +94,17 @@ def planned(
     return FencePlan(create=tuple(create), lift=lift, held=held, waits=waits)
 
 
+def with_failures(plan: FencePlan, failures: FencePlan) -> FencePlan:
+    """The plan after it was carried out: without the fences that could not be created, and with the reasons, as in
+    ``held`` and ``waits`` of ``failures``."""
+    return FencePlan(
+        create=tuple(each for each in plan.create if each.incident not in failures.held),
+        lift=plan.lift,
+        held={**plan.held, **failures.held},
+        waits={**plan.waits, **failures.waits},
+    )
+
+
 def _not_fenced(incident: Incident, known: Mapping[str, str], rules: FenceRules, taken: int) -> str:
     """Why the broken domain of an incident is not fenced, or ""."""
     if rules.objection:

@@ -12,7 +12,7 @@ from healthd.api.controller_stats import ControllerStats
 from healthd.controller.fleet_reader import EVERY_S
 from healthd.controller.incidents import KEEP_S, RENEW_S, IncidentKeeper
 from healthd.controller.notifications import about_controller, wrong_with_controller
-from healthd.core.errors import BackendUnknown
+from healthd.core.errors import BackendRefused, BackendUnknown
 from healthd.core.model import Mode
 from healthd.fleet.fences import FenceRules
 from healthd.fleet.incident_memory import FILE, kept_memory
@@ -38,6 +38,7 @@ class Head:
         self.fleet, self.folder, self.now = fleet, folder, NOW
         self.notices: list[tuple[datetime, tuple[IncidentNotice, ...]]] = []
         self.fences: list[DomainFence] = []
+        self.stuck: set[str] = set()
         self.rules, self.refuses, self.accepts = FenceRules(most=1), False, True
         self.messages: list[Message] = []
         self.kept = ""
@@ -83,6 +84,8 @@ class Head:
         self.fences.append(fence)
 
     def lift_fence(self, fence: DomainFence) -> None:
+        if fence.domain in self.stuck:
+            raise BackendRefused("Access/permission denied")
         self.fences.remove(fence)
 
     def _elapsed_s(self) -> float:
@@ -238,7 +241,9 @@ def test_a_cluster_that_refuses_is_asked_again(folder: Path) -> None:
     head.run(MINUTE)
     head.now += timedelta(seconds=EVERY_S)
     problem = head.keeper()
-    assert "the fence of an NVLink domain is not as it should be; trying again: slurmctld does not answer" in problem
+    assert (
+        "the fence of NVLink domain rack-7 is not as it should be; trying again: slurmctld does not answer" in problem
+    )
     assert "its notice is not left: slurmctld does not answer" in problem
     head.refuses = False
     head.run(MINUTE)
@@ -259,6 +264,42 @@ def test_a_fence_that_outlasts_its_incident_pages(folder: Path) -> None:
     assert (
         "all 18 nodes of NVLink domain rack-7 stay out after incident 1123-000000: not clean: gpu-001" in piece["words"]
     )
+
+
+def test_a_fence_that_cannot_be_lifted_pages_and_blocks_no_other(folder: Path) -> None:
+    """Another that is over is lifted, and a domain that breaks is fenced. It pages after half an hour, until it is
+    lifted; the controller's log has it at once."""
+    head = Head(lambda now: [*dead_rack(now), *rack("rack-9", 201, now=now)], folder)
+    head.rules, head.stuck = FenceRules(most=3), {"rack-8"}
+    head.fences = [
+        DomainFence(domain=domain, incident=f"1123-00000{number}", nodes=frozenset(names(18, first)))
+        for number, (domain, first) in enumerate((("rack-8", 101), ("rack-9", 201)))
+    ]
+    head.run(5 * MINUTE)
+    assert [each.domain for each in head.fences] == ["rack-8", "rack-7"]
+    assert "the fence of NVLink domain rack-8 is not as it should be" in head.keeper()
+    assert f"{PAGED}fence rack-8" not in dict(head.news)
+    head.run(30 * MINUTE)
+    assert dict(head.news)[f"{PAGED}fence rack-8"] == "wrong"
+    text = next(each.words for each in wrong_with_controller(head.stats) if each.key == f"{PAGED}fence rack-8")
+    assert "all 18 nodes of NVLink domain rack-8 stay out after incident 1123-000000" in text
+    assert "Access/permission denied; repair these nodes, or delete the reservation" in text
+    head.stuck.clear()
+    head.run(30 * MINUTE)
+    assert dict(head.news)[f"{PAGED}fence rack-8"] == "over"
+
+
+def test_a_domain_that_cannot_be_fenced_is_not_called_fenced(folder: Path) -> None:
+    """The message of its incident has the reason."""
+    head = Head(dead_rack, folder)
+    head.refuses = True
+    head.run(5 * MINUTE)
+    (incident,) = head.stats.incidents
+    assert "not fenced: the fence of NVLink domain rack-7 is not as it should be" in incident.message
+    head.refuses = False
+    head.run(MINUTE)
+    (incident,) = head.stats.incidents
+    assert "new jobs are kept off all 18 nodes of it as one" in incident.message
 
 
 def test_a_fleet_that_cannot_be_read_ends_nothing(folder: Path) -> None:
