@@ -14,8 +14,6 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from msgspec.structs import replace
-
 from healthd.api.controller_stats import ControllerStats
 from healthd.config.schema.config import Config
 from healthd.controller.dependencies import controller_timeouts, make_controller, metadata_of
@@ -316,7 +314,8 @@ class KubernetesSync:
         return self._fleet.scopes
 
     def __call__(self, now: datetime) -> Sequence[NodeStatus]:
-        """The status of each node. Raises BackendError where the cluster does not answer, StoreError."""
+        """The statuses of the nodes; one may have several. Raises BackendError where the cluster does not answer,
+        StoreError."""
         counted = self._fleet.count()
         statuses = [
             NodeStatus(node=name, message=why) for name, why in (*counted.gone.items(), *counted.remarks.items())
@@ -331,7 +330,7 @@ class KubernetesSync:
                 self._controller.gone(name, why)
             statuses += self._controller.sync(now)
         statuses += self._watch.sync(counted, self._fleet.fleet().records, statuses, now)
-        return merged(statuses)
+        return statuses
 
     def _drained(self, counted: SyncView) -> list[NodeStatus]:
         drained = {node.name for node in counted.seen.nodes.values() if hold_of(node) is not None}
@@ -343,20 +342,6 @@ class KubernetesSync:
             else NodeStatus(node=name, message=state.message)
             for name, state in self._drain.sync(drained, claimed).items()
         ]
-
-
-def merged(statuses: Sequence[NodeStatus]) -> tuple[NodeStatus, ...]:
-    """One status of each node, sorted by name: the request for its machine first, then the rest."""
-    found: dict[str, NodeStatus] = {}
-    for each in sorted(statuses, key=lambda each: (each.node, each.remedy is None)):
-        known = found.get(each.node)
-        found[each.node] = each if known is None else _both(known, each)
-    return tuple(found.values())
-
-
-def _both(known: NodeStatus, each: NodeStatus) -> NodeStatus:
-    message, troubles = f"{known.message}; {each.message}", tuple(dict.fromkeys((*known.troubles, *each.troubles)))
-    return replace(known, message=message, page=known.page or each.page, troubles=troubles)
 
 
 def drain_rules(config: Config) -> tuple[EvictionRule, ...]:

@@ -43,7 +43,7 @@ from healthd.daemon.logging import service_logger
 from healthd.daemon.service_manager import Signals, notify, take_address
 from healthd.notify.delivery import run_with
 from healthd.notify.notifier import Notifier, keep_notifying
-from healthd.remediation.controller.node_status import NodeStatus
+from healthd.remediation.controller.node_status import NodeStatus, merged
 from healthd.remediation.decide.fleet import Scope
 from healthd.remediation.provisioners.from_config import found_by_controller
 from healthd.state.store import Store
@@ -368,6 +368,7 @@ class ControllerService:
         else:
             if self._stats.fleet_problem:
                 statuses = (*statuses, NodeStatus(node="", message=self._stats.fleet_problem))
+            statuses = merged(statuses)
             self._stats.statuses, self._stats.scopes = statuses, sync.scopes
         self._stats.ended(result, time.monotonic() - began, message)
         return statuses
@@ -389,7 +390,8 @@ class ControllerService:
             with contextlib.suppress(StoreError):  # the next sync reports that nothing can be written
                 text = f"{each.node}: {each.message}" if each.node else each.message
                 store.append(Event(at=datetime.now(UTC), kind="decision", text=text))
-        self._messages = {each.node: each.message for each in statuses}
+        before = self._messages if self._stats.problem else {}  # a sync that failed says nothing of the nodes
+        self._messages = {**before, **{each.node: each.message for each in statuses}}
         notices = self._stats.notifier.problems() if self._stats.notifier is not None else ()
         self._show(status_of(self._mode, statuses, leader=self._work.leader, now=datetime.now(UTC), notices=notices))
 

@@ -6,7 +6,7 @@ It decides nothing. Counts are of one process, for the metrics page; what must b
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
 from enum import StrEnum
 
@@ -57,6 +57,20 @@ class NodeStatus(Struct, frozen=True, kw_only=True):
     def is_acted_on(self) -> bool:
         """Whether its request is repaired, waits, or pages here: a node that is left alone may be silent for ever."""
         return self.remedy is not None and self.state is not RepairState.LEFT_ALONE
+
+
+def merged(statuses: Sequence[NodeStatus]) -> tuple[NodeStatus, ...]:
+    """One status of each node and of the cluster, sorted by name: the request for its machine first, then the rest."""
+    found: dict[str, NodeStatus] = {}
+    for each in sorted(statuses, key=lambda each: (each.node, each.remedy is None)):
+        known = found.get(each.node)
+        found[each.node] = each if known is None else _both(known, each)
+    return tuple(found.values())
+
+
+def _both(known: NodeStatus, each: NodeStatus) -> NodeStatus:
+    message, troubles = f"{known.message}; {each.message}", tuple(dict.fromkeys((*known.troubles, *each.troubles)))
+    return replace(known, message=message, page=known.page or each.page, troubles=troubles)
 
 
 class RecentStatus:

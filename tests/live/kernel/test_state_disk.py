@@ -4,33 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-import structlog
 
-from healthd.api.controller_stats import ControllerStats
-from healthd.config.schema.config import Config
-from healthd.config.schema.controller import ControllerSection
-from healthd.config.schema.ledger import LedgerSection
-from healthd.controller.fleet_reader import SharedReading
-from healthd.controller.progress import Progress
-from healthd.controller.run import ControllerService
-from healthd.controller.slurm import StoreTold
-from healthd.controller.status import StatusFile
-from healthd.core.errors import BackendUnknown, StoreError
-from healthd.core.model import Event, Mode
-from healthd.daemon.service_manager import Signals
-from healthd.fleet.nodes import FleetPicture
+from healthd.core.errors import StoreError
+from healthd.core.model import Event
 from healthd.remediation.controller.node_status import NodeStatus
 from healthd.state.ballast import BALLAST, Ballast
 from healthd.state.lock import is_usable, lock_state
 from healthd.state.store import Store
 from tests.support.judgement import a_remediation
 from tests.support.kernel_objects import NotHere, command, tmpfs
+from tests.support.leading import Leading, lead
 from tests.support.running import RunningNode
 
 pytestmark = pytest.mark.kernel
@@ -102,42 +91,6 @@ class Recording:
         return ()
 
 
-def _no_fleet() -> FleetPicture:
-    raise BackendUnknown("there is no cluster")
-
-
-class Leading:
-    """A controller's work that leads for so many rounds, before each of which something may happen to its disk."""
-
-    about, leader = "one node", "this one"
-
-    def __init__(self, folder: Path, *before: Callable[[], object]) -> None:
-        self._folder, self._before = folder, list(before)
-        self.stats = ControllerStats(orchestrator="slurm", provisioner="ec2", mode=Mode.OBSERVE)
-        self.ended: list[str] = []
-        self.reading, self.incident_hands, self.fence_hands = SharedReading(_no_fleet), None, None
-        self.jobs = None
-
-    def take_lead(self, held: ExitStack, progress: Progress) -> bool:
-        return True
-
-    def leads(self) -> bool:
-        self.ended += [self.stats.problem] if self.stats.syncs else []
-        if not self._before:
-            return False
-        self._before.pop(0)()
-        return True
-
-    def status(self) -> StatusFile:
-        return StatusFile(self._folder)
-
-    def told(self, store: Store) -> StoreTold:
-        return StoreTold(store)
-
-    def sync(self, store: Store) -> Recording:
-        return Recording(store)
-
-
 def test_a_controller_acts_once_more_on_a_full_disk(disk: Path) -> None:
     """As the daemon does: the round that finds it full writes nothing, the one after it has the ballast's room, and
     ballast is laid again once there is room."""
@@ -150,13 +103,8 @@ def test_a_controller_acts_once_more_on_a_full_disk(disk: Path) -> None:
         look()
         fill(disk)
 
-    work = Leading(disk, look, full, look, look, (disk / "fill").unlink, look)
-    controller, ledger = ControllerSection(state_dir=str(disk), interval_s=0.01), LedgerSection(enabled=False)
-    config = Config(controller=controller, ledger=ledger)
-    log = structlog.get_logger()
-    service = ControllerService(config, log, work, once=False, manager="", signals=Signals("", log, lambda: None))
-    with ExitStack() as held:
-        service._lead(held)
+    work = Leading(disk, Recording, look, full, look, look, (disk / "fill").unlink, look)
+    lead(work)
     assert [bool(problem) for problem in work.ended] == [False, True, False, False, False, False]
     assert seen == [False, True, False, False, True]
 

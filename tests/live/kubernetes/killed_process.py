@@ -25,6 +25,7 @@ from healthd.controller.kubernetes import KubernetesWork
 from healthd.core.errors import BackendBusy
 from healthd.core.model import Event
 from healthd.core.node import CommandResult
+from healthd.remediation.controller.node_status import merged
 from healthd.remediation.orchestrators.kubernetes.api import How, KubeApi, ResourceKind, connect
 from healthd.remediation.orchestrators.kubernetes.budget import CLAIM
 from healthd.remediation.orchestrators.kubernetes.leader_election import LEASE, Lead
@@ -200,7 +201,7 @@ def live_controller(order: Order) -> None:
         while still < _LOOKS:
             before = (message, work.moved)
             try:
-                message = "; ".join(f"{each.node}: {each.message}" for each in rounds(datetime.now(UTC)))
+                message = "; ".join(f"{each.node}: {each.message}" for each in merged(rounds(datetime.now(UTC))))
             except BackendBusy as error:  # its second was over within the round, as on a busy machine
                 message = f"{error} at {time.monotonic():.3f}"  # never the same: this is no rest
             if message != before[0]:

@@ -10,11 +10,11 @@ from msgspec import Struct, field
 from healthd.config.schema.config import Config
 from healthd.config.schema.controller import ControllerSection, DrainRule
 from healthd.config.schema.provisioner import HyperpodSection, ProvisionerSection
-from healthd.controller.kubernetes import drain_rules, merged
+from healthd.controller.kubernetes import drain_rules
 from healthd.core.errors import BackendBusy, BackendRefused, BackendUnknown, ConfigError
 from healthd.core.model import Remedy
 from healthd.core.node import KernelLogState
-from healthd.remediation.controller.node_status import NodeStatus
+from healthd.remediation.controller.node_status import NodeStatus, merged
 from healthd.remediation.orchestrators.kubernetes.eviction import EvictMode
 from healthd.remediation.ports import StateOwner
 from healthd.remediation.provisioners.aws_calls import Platform
