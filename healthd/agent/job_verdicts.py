@@ -38,6 +38,7 @@ from healthd.remediation.orchestrators.slurm.job_comments import (
     append_comment,
     expedites,
     read_job,
+    read_texts,
     tell_owners,
 )
 from healthd.remediation.orchestrators.slurm.jobs import find_job
@@ -187,11 +188,13 @@ class JobVerdicts:
         """The job with what slurmctld says of its end; as it is where that is not known."""
         try:
             found = find_job(self._reads, job.id) if self._reads is not None else None
+            if self._reads is None or found is None:
+                return job
+            end = read_texts(self._reads, found.id) if job.seems_good else None
         except BackendError:
             return job
-        if found is None:
-            return job
-        return stopped(job, preempted=found.preempted, requeued=found.is_requeued, restarts=found.restarts)
+        ended = end is not None and (end.exit_code, end.signal) != (0, 0)
+        return stopped(job, preempted=found.preempted, requeued=found.is_requeued, restarts=found.restarts, ended=ended)
 
     def keep(self, job: Job, verdict: JobVerdict, *, blamed: bool, now: datetime) -> None:
         """Write a verdict down, and the note for slurmctld, unless an Epilog of this run came to the same just before.

@@ -209,7 +209,7 @@ def _blaming(agent: Agent, report: Report, job: Job, verdict: JobVerdict) -> tup
     """(the reason text of our drain, behind which this node is blamed; else why it is not)."""
     assert agent.job_verdicts is not None  # noqa: S101 - it has judged
     if job.stop is not None:
-        return "", "Slurm has requeued the job already"
+        return "", f"the job was {job.stop}"
     if not verdict.is_critical:
         return "", "its fault is not critical"
     if against := agent.job_verdicts.reason_against_blame():

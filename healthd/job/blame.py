@@ -94,6 +94,8 @@ def blame(job: Job, faults: Iterable[Fault], classes: BlameTable, blind: Sequenc
     if unclear:
         why = f"what ended the job is not clear: {unclear[0].message}"
         return JobVerdict(blame=Blame.UNKNOWN, why=why, evidence=unclear + own)
+    if job.stop is Stop.ENDED:
+        return JobVerdict(blame=Blame.NONE, why="Slurm ended the job; no node fault seen")
     if job.exit_code is None:
         return JobVerdict(blame=Blame.UNKNOWN, why="how the job ended is not known; no node fault seen")
     return JobVerdict(blame=Blame.JOB, why="no node fault seen")

@@ -3,8 +3,9 @@
 Sources: slurm.conf(5) and prolog_epilog.html (variables of Prolog and Epilog). 22.05 has no times in its Epilog; 26.05
 has. A field that is not known is empty or None.
 
-The Epilog of a run that slurmctld ended, to preempt, requeue or cancel the job, has exit code 0:0, and that of a
-requeued one the number of its next run (22.05.8, 24.11.5, 26.05.5): ``stopped`` is for what slurmctld says of it.
+The Epilog of a run that slurmctld ended, to preempt, requeue or cancel the job or at its time limit, has exit code 0:0,
+and that of a requeued one the number of its next run (22.05.8, 24.11.5, 26.05.5): ``stopped`` is for what slurmctld
+says of it.
 """
 
 from __future__ import annotations
@@ -23,10 +24,12 @@ _NUMBER = re.compile(r"[0-9]{1,9}")
 
 
 class Stop(StrEnum):
-    """How slurmctld ended a run. REQUEUED: by a command, healthd's too, or for a node that was set down."""
+    """How slurmctld ended a run. REQUEUED: by a command, healthd's too, or for a node that was set down. ENDED: at its
+    time limit or deadline, or by scancel."""
 
     PREEMPTED = "preempted"
     REQUEUED = "requeued"
+    ENDED = "ended by Slurm"
 
 
 class Job(Struct, frozen=True, kw_only=True):
@@ -54,6 +57,11 @@ class Job(Struct, frozen=True, kw_only=True):
     def completed(self) -> bool:
         """Whether it is known to have ended without an error."""
         return self.exit_code == 0 and self.signal == 0 and self.stop is None
+
+    @property
+    def seems_good(self) -> bool:
+        """Whether its batch script ended without an error, or slurmctld ended it."""
+        return self.completed or self.is_derived
 
     @property
     def ending(self) -> str:
@@ -90,14 +98,13 @@ def job_of(environ: Mapping[str, str], *, start: datetime | None = None, end: da
     )
 
 
-def stopped(job: Job, *, preempted: bool, requeued: bool, restarts: int) -> Job:
+def stopped(job: Job, *, preempted: bool, requeued: bool, restarts: int, ended: bool = False) -> Job:
     """The run as slurmctld shows it while it ends: ``requeued`` before its processes have ended, and ``restarts`` with
-    its next run. A batch script that failed by itself has an exit code, and is no requeued one."""
-    is_requeued = requeued and (job.completed or job.is_derived)
-    if not preempted and not is_requeued:
+    its next run; ``ended``: by slurmctld. A batch script that failed by itself has an exit code, and is neither."""
+    if not preempted and not (job.seems_good and (requeued or ended)):
         return job
     run = max(restarts - 1, 0) if requeued else job.restarts
-    return replace(job, restarts=run, stop=Stop.PREEMPTED if preempted else Stop.REQUEUED)
+    return replace(job, restarts=run, stop=Stop.PREEMPTED if preempted else Stop.REQUEUED if requeued else Stop.ENDED)
 
 
 def _number(text: str) -> int:

@@ -71,7 +71,8 @@ class SlurmJob(Struct, frozen=True, kw_only=True):
 
 
 class JobTexts(Struct, frozen=True, kw_only=True):
-    """The end of a job, and its AdminComment."""
+    """The end of a job as slurmctld knows it, and its AdminComment. One that slurmctld ends has it from COMPLETING on:
+    15, SIGTERM, after a cancel or at a time limit (22.05.8)."""
 
     exit_code: int
     signal: int
@@ -82,7 +83,7 @@ def read_job(slurm: SlurmOrchestrator, job: str) -> SlurmJob:
     """The job now, by its id or its number. Raises BackendUnknown, and BackendRefused for a job that slurmctld does
     not know any more."""
     found = _found(slurm, job)
-    texts = _read_texts(slurm, found.id)
+    texts = read_texts(slurm, found.id)
     return SlurmJob(
         id=found.number,
         acts_by=found.id,
@@ -108,7 +109,8 @@ def _found(slurm: SlurmOrchestrator, job: str) -> NodeJob:
     return found
 
 
-def _read_texts(slurm: SlurmOrchestrator, job: str) -> JobTexts:
+def read_texts(slurm: SlurmOrchestrator, job: str) -> JobTexts:
+    """These of one job, by the id that acts on it alone. Raises BackendUnknown."""
     result = slurm.client("squeue", "-h", "-a", "-t", "all", "-j", job, "-O", _TEXTS)
     if result.code:
         raise BackendUnknown(f"AdminComment of job {job}: exit status {result.code}: {result.stderr.strip()[-200:]}")
@@ -146,14 +148,14 @@ def append_comment(
     """
     text, job = PREFIX + as_comment(sentence), _found(slurm, job).id
     for attempt in range(_ATTEMPTS):
-        there = _read_texts(slurm, job).comment
+        there = read_texts(slurm, job).comment
         if text in there:
             return ""
         if len(there) + len(text) > MOST_BYTES:
             return f"the AdminComment of job {job} has {len(there)} bytes already"
         slurm.scontrol("update", f"jobid={job}", f"admincomment={there}{_GAP if there else ''}{text}")
         sleep(_PAUSE_S * (attempt + 1))  # another node may have read the same text before
-    if text in _read_texts(slurm, job).comment:
+    if text in read_texts(slurm, job).comment:
         return ""
     return f"the AdminComment of job {job} is written by others at the same time"
 
@@ -177,7 +179,7 @@ def tell_owners(slurm: SlurmOrchestrator, sentence: str) -> tuple[str, ...]:
     text, problems = PREFIX + as_comment(sentence), []
     for job in slurm.running():
         try:
-            if text in _read_texts(slurm, _found(slurm, job.id).id).comment:
+            if text in read_texts(slurm, _found(slurm, job.id).id).comment:
                 continue
             problem = append_comment(slurm, job.id, sentence)
             with contextlib.suppress(BackendError):  # "Requested operation is presently disabled": no step of it runs

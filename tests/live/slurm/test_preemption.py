@@ -201,6 +201,28 @@ def test_a_requeue_of_on_job_has_the_verdict_of_its_node(hooked: Hooked) -> None
     assert lab.job(job)["Restarts"] == "1"
 
 
+@pytest.mark.parametrize("by", ["its time limit", "scancel"])
+def test_a_job_that_hangs_on_a_lost_gpu_until_slurm_ends_it_is_the_nodes(hooked: Hooked, by: str) -> None:
+    """Its Epilog has exit code 0:0, as that of a job that completed. The verdict is the node's; the node is not blamed
+    by the Epilog, since Slurm shall not run such a job again, and its drain keeps healthd's reason."""
+    lab = hooked.lab
+    node = hooked.node("n0001", quarantine(more="blame_in_epilog = true"))
+    job = runs(hooked, "main", expedite(lab), "--time=10")
+    gpu_lost(hooked, node)
+    if by == "scancel":
+        lab.client("scancel", job)
+    else:
+        lab.scontrol("update", f"jobid={job}", "endtime=now+2")
+    lab.wait(lambda: bool(hooked.calls("n0001", "epilog")), 120.0, "its epilog")
+    node.wait(lambda: f"job {job} of root ended (ended by Slurm): node: XID 79" in node.log_text(), 30.0, "the verdict")
+    lab.wait_job(job, "CANCELLED" if by == "scancel" else "TIMEOUT", within_s=60.0)
+    assert hooked.calls("n0001", "epilog")[0][0] == 0
+    assert reason(lab, "n0001").startswith("healthd: gpu.xid.79")
+    told = node.healthd("job", job, "--socket", str(node.socket)).stdout
+    assert "verdict   node\n" in told
+    assert "next      submit the job again, from its last checkpoint: the fault was the node's" in told
+
+
 def test_a_job_that_slurm_holds_after_too_many_launches_is_released_by_what_is_printed(hooked: Hooked) -> None:
     """healthd's own prolog refuses it once more than MaxBatchRequeue allows. AdminComment, ``healthd job``, ledger and
     notice have hold, reason and release, and with that it runs elsewhere."""

@@ -150,21 +150,24 @@ LOST = Fault(
 
 
 @pytest.mark.parametrize(
-    ("ends", "is_lost", "found"),
+    ("ends", "code", "is_lost", "found"),
     [
-        ("COMPLETING|alice|n1|1|1|1|N/A|1795000000|NONE|1|N/A|None", True, (Blame.NODE, 0)),
-        ("COMPLETING|alice|n1|1|1|1|N/A|1795000000|NONE|1|1795000060|None", True, (Blame.NONE, 0)),
-        ("COMPLETING|alice|n1|1|1|1|N/A|1795000000|1795000060|1|N/A|None", True, (Blame.NONE, 1)),
-        ("no job", True, (Blame.NONE, 1)),
-        ("no job", False, (Blame.NONE, 1)),
+        ("COMPLETING|alice|n1|1|1|1|N/A|1795000000|NONE|1|N/A|None", "0", True, (Blame.NODE, 0)),
+        ("COMPLETING|alice|n1|1|1|1|N/A|1795000000|NONE|1|1795000060|None", "15", True, (Blame.NONE, 0)),
+        ("COMPLETING|alice|n1|1|1|1|N/A|1795000000|1795000060|1|N/A|None", "0", True, (Blame.NONE, 1)),
+        ("COMPLETING|alice|n1|1|1|1|N/A|1795000000|1795000060|1|N/A|TimeLimit", "15", True, (Blame.NODE, 1)),
+        ("COMPLETING|alice|n1|1|1|1|N/A|1795000000|1795000060|1|N/A|None", "0:15", True, (Blame.NODE, 1)),
+        ("no job", "15", True, (Blame.NONE, 1)),
+        ("no job", "15", False, (Blame.NONE, 1)),
     ],
 )
 def test_slurmctld_says_whether_it_ended_a_job_that_seems_to_have_completed(
-    world: World, ends: str, found: tuple[Blame, int], *, is_lost: bool
+    world: World, ends: str, code: str, found: tuple[Blame, int], *, is_lost: bool
 ) -> None:
-    """Requeued, preempted, completed; and where it does not tell, the exit code stands. A node without a fault does
-    not ask."""
+    """Requeued, preempted, completed, ended at its time limit or cancelled, as 22.05 and 26.05 print it; and where it
+    does not tell, the exit code stands. A node without a fault does not ask."""
     ctld = Slurmctld(jobs=f"4711|4711|{ends}|\n")
+    ctld.exit_code = code
     verdicts = daemon(world.store, SlurmOrchestrator(node="n1", run=ctld))
     verdicts.begins("4711", START - timedelta(hours=1))
     faults = {("kernel.xid", "gpu.xid.79", NODE.id): LOST} if is_lost else {}

@@ -104,12 +104,24 @@ def test_a_preempted_run_is_the_fault_of_no_one(code: str, derived: str, *, requ
         assert (verdict.blame, verdict.why) == (Blame.NONE, "Slurm preempted the job")
 
 
+@pytest.mark.parametrize(("code", "derived"), [("0:0", "0"), ("0:0", "15")])
+def test_a_run_that_slurm_ended_is_the_nodes_where_it_has_a_fault(code: str, derived: str) -> None:
+    """A collective that hangs on a lost GPU until the time limit; without a fault it is the fault of no one, and an
+    error of its own is the job's."""
+    job = stopped(ended(code, derived, "0"), preempted=False, requeued=False, restarts=0, ended=True)
+    assert (job.stop, job.restarts, job.ending) == (Stop.ENDED, 0, "ended by Slurm")
+    assert judged(fault("gpu.xid.79"), job=job).blame is Blame.NODE
+    assert judged(job=job) == JobVerdict(blame=Blame.NONE, why="Slurm ended the job; no node fault seen")
+    own = fault("gpu.xid.31", severity=Severity.WARNING, clears_by=ClearsBy.JOB_END)
+    assert judged(own, job=job).blame is Blame.JOB
+
+
 @pytest.mark.parametrize(("code", "derived"), [("3:0", "0"), ("0:9", "0")])
 def test_a_run_that_failed_by_itself_is_not_a_requeued_one(code: str, derived: str) -> None:
     """Though Slurm runs it again."""
     job = ended(code, derived, "0")
     assert stopped(job, preempted=False, requeued=True, restarts=1) is job
-    assert stopped(job, preempted=False, requeued=False, restarts=0) is job
+    assert stopped(job, preempted=False, requeued=False, restarts=0, ended=True) is job
 
 
 def test_a_user_level_xid_is_the_jobs() -> None:
