@@ -63,6 +63,9 @@ GIVEN_UP_AFTER = timedelta(minutes=10)
 ASKED_AGAIN_WITHIN = timedelta(seconds=30)
 """epilog.sh ends 26 s after its start at the latest."""
 _POLL_S, _AGAIN_S, _IDLE_S = 0.2, 2.0, 60.0
+_GROWTH = 0.25
+"""Of the time since the end of the job: the pause before the next request, up to _IDLE_S. A job stays COMPLETING for as
+long as an Epilog of it runs or hangs, or a node of it is down."""
 _REMEMBERED = 1_000
 _MOST_NOTES = 200
 
@@ -309,6 +312,7 @@ class JobVerdicts:
     def _write(self, note: JobNote) -> Iterable[str]:
         assert self._slurm is not None  # noqa: S101 - without it there is no note
         now = self._clock()
+        may_wait = now - note.ended < GIVEN_UP_AFTER
         try:
             job = read_job(self._slurm, note.job)
             if job.has_finished:
@@ -316,20 +320,26 @@ class JobVerdicts:
                 return ()
             is_under_way = note.blamed and job.restarts == note.restarts and now - note.ended < REQUEUED_WITHIN
             if "COMPLETING" in job.state or is_under_way:
-                return self._later(note, timedelta(seconds=_POLL_S))
-            if note.refused:
-                text = held_sentence(job.reason, release_words(job.acts_by or job.id, job.reason)) if job.held else ""
+                if may_wait:
+                    return self._later(note, _POLL_S)
+                problem = f"it is still {job.state}"
             else:
-                text = note.sentence or self._of_all(note, job)
-            may_run = (note.blamed or note.requeued) and job.restarts > note.restarts
-            again = ("; held" if job.held else "; requeued") if may_run else ""
-            problem = append_comment(self._slurm, note.job, text + again) if text else ""
+                text = self._text(note, job)
+                problem = append_comment(self._slurm, note.job, text) if text else ""
         except BackendError as error:
-            if now - note.ended < GIVEN_UP_AFTER:
-                return self._later(note, timedelta(seconds=_AGAIN_S))
+            if may_wait:
+                return self._later(note, _AGAIN_S)
             problem = str(error)
         self._done(note)
         return [f"job {note.job}: AdminComment not written: {problem}"] if problem else []
+
+    def _text(self, note: JobNote, job: SlurmJob) -> str:
+        """The sentence of a note; "" for none."""
+        if note.refused:
+            return held_sentence(job.reason, release_words(job.acts_by or job.id, job.reason)) if job.held else ""
+        text = note.sentence or self._of_all(note, job)
+        may_run = (note.blamed or note.requeued) and job.restarts > note.restarts
+        return f"{text}{'; held' if job.held else '; requeued'}" if text and may_run else text
 
     def _of_all(self, note: JobNote, job: SlurmJob) -> str:
         """The sentence for all nodes of a job; "" where one of them has said that it is to blame."""
@@ -368,9 +378,11 @@ class JobVerdicts:
     def _names(self) -> Collection[Component]:
         return self._monitor.history.names.values()
 
-    def _later(self, note: JobNote, by: timedelta) -> Sequence[str]:
+    def _later(self, note: JobNote, least_s: float) -> Sequence[str]:
+        now = self._clock()
+        pause_s = min(_IDLE_S, max(least_s, _GROWTH * (now - note.ended).total_seconds()))
         with self._lock:
-            due = replace(note, due=self._clock() + by)
+            due = replace(note, due=now + timedelta(seconds=pause_s))
             self._notes = tuple(due if each is note else each for each in self._notes)
         return ()
 

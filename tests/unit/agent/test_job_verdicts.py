@@ -206,6 +206,33 @@ def test_a_note_that_is_due_in_observe_mode_waits_for_a_mode_that_writes(world: 
     assert ctld.comment.startswith("healthd: held")
 
 
+def test_a_job_that_stays_completing_is_asked_for_more_and_more_rarely_and_given_up(world: World) -> None:
+    """An Epilog of it hangs, or a node of it is down: at once at first, and a few dozen requests in ten minutes."""
+    ctld, now = Slurmctld(jobs="4711|4711|COMPLETING|alice|n[1-64]|0|1|1|N/A|N/A|NONE|1|N/A|None|\n"), [START]
+    verdicts = JobVerdicts(
+        node="n1",
+        monitor=Monitor({}, world.store),
+        store=world.store,
+        checks={},
+        mode=Mode.QUARANTINE,
+        section=SlurmSection(),
+        slurm=SlurmOrchestrator(node="n1", run=ctld),
+        holds=lambda: None,
+        clock=lambda: now[0],
+    )
+    verdicts.keep(replace(JOB, nodes="n1"), BY_ITSELF, blamed=False, now=START)
+    waits, told = [], list[str]()
+    while now[0] - START < timedelta(hours=1):
+        wait_s, problems = verdicts.tell()
+        waits.append(wait_s)
+        told += problems
+        now[0] += timedelta(seconds=wait_s)
+    assert waits[:4] == [0.2] * 4
+    assert len([words for words in ctld.commands if words[0] == "-h"]) < 100
+    assert told == ["job 4711: AdminComment not written: it is still COMPLETING"]
+    assert world.store.fact(NOTES) == "[]"
+
+
 @pytest.mark.parametrize(
     ("waits", "done"), [("1|N/A|BeginTime", "drained; requeued"), ("0|N/A|job requeued in held state", "drained; held")]
 )
