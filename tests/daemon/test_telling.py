@@ -75,7 +75,11 @@ def test_people_are_told_of_a_fault_and_of_its_end_and_of_nothing_twice(
     node.well()
     machine.gpu_falls_off_the_bus(3)
     node.wait(lambda: news(receiver, XID) == ["wrong"], 45, "the webhook hears of it")
-    node.wait(lambda: "notify: slack" in str((node.status() or {})["notices"]), 20, "status says what is not delivered")
+    node.wait(
+        lambda: "notify: deliveries to slack fail" in str((node.status() or {})["notices"]),
+        20,
+        "status says what is not delivered",
+    )
     assert "slack-url: cannot be read" in node.log.read_text()
     delivered = 'healthd_notifications_total{channel="webhook",result="delivered"} 1.0'
     node.wait(lambda: delivered in page_of(node), 20, "what the webhook has taken is counted")

@@ -160,7 +160,7 @@ def test_the_status_tells_who_needs_a_person(tmp_path: Path, capsys: pytest.Capt
     assert (code, out.splitlines()[1]) == (1, "PAGE n1  refused: it is not drained")
     code, out, _ = status(config, capsys, "--json")
     assert json.loads(out)["nodes"][0]["node"] == "n1"
-    silent = "notify: slack accepts no messages since 2026-01-01 00:00:00 UTC; 1 wait: 500"
+    silent = "notify: deliveries to slack fail since 2026-01-01 00:00:00 UTC; 1 wait: 500"
     write_status(tmp_path, notices=(silent,))
     code, out, _ = status(config, capsys)
     assert (code, out.splitlines()[1:]) == (0, [f"! {silent}", "no node has a request"])
