@@ -277,10 +277,13 @@ class JobVerdicts:
 
     # -- telling ------------------------------------------------------------------------------------------------------
 
-    def tell(self) -> tuple[float, tuple[str, ...]]:
-        """Tell slurmctld what is due. Returns in how many seconds there is more, and what went wrong."""
-        problems = [*self._tell_owners()]
+    def tell(self, stopping: Callable[[], bool] = lambda: False) -> tuple[float, tuple[str, ...]]:
+        """Tell slurmctld what is due. Returns in how many seconds there is more, and what went wrong. Once ``stopping``
+        is true nothing more is begun; the next daemon goes on."""
+        problems = [*self._tell_owners(stopping)]
         for note in self._notes:
+            if stopping():
+                break
             if note.due <= self._clock():
                 problems += self._write(note)
         waits_s = [max(_POLL_S, (note.due - self._clock()).total_seconds()) for note in self._notes]
@@ -354,7 +357,7 @@ class JobVerdicts:
         end = summarized_end(run, names, summaries, began=note.began, ended=note.ended, undecided=undecided)
         return "" if end.blame is Blame.NODE else end.sentence  # that node says so itself
 
-    def _tell_owners(self) -> Iterable[str]:
+    def _tell_owners(self, stopping: Callable[[], bool]) -> Iterable[str]:
         """Notify the jobs on this node of a new drain of ours, each drain once."""
         remediation = self._holds() if self._slurm is not None else None
         if self._slurm is None or remediation is None or remediation.id == self._told_drain:
@@ -364,7 +367,7 @@ class JobVerdicts:
             return
         sentence = at_drain(self._node, remediation.code, part_of(remediation.component, self._names()))
         try:
-            yield from tell_owners(self._slurm, sentence)
+            yield from tell_owners(self._slurm, sentence, stopping)
         except BackendError as error:
             yield f"owners of jobs got no notice of the drain: {error}"
 

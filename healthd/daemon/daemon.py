@@ -58,7 +58,7 @@ _HOUSEKEEPING_S = 10.0
 _TEXTFILE_FIRST_S = 5.0  # until the checks have run once
 _KERNEL_LOG_POLL_S = 10.0
 _CATCH_UP_S = 30.0
-_JOIN_S = 15.0  # a look at the machine or a word to the cluster, by their own deadlines
+_JOIN_S = 15.0  # a check run, a call of the cluster or a message (CHILD_TIMEOUT_S), by their own deadlines
 _LOCK_WAIT_S = 5.0  # a hook without a daemon holds it for as long as it looks
 
 
@@ -359,7 +359,7 @@ class Daemon:
         assert verdicts is not None  # noqa: S101 - else there is no such thread
         while not self._stop.is_set():
             verdicts.wake.clear()
-            wait_s, problems = verdicts.tell()
+            wait_s, problems = verdicts.tell(self._stop.is_set)
             for problem in problems:
                 self._log.warning("job.unreported", problem=problem)
             verdicts.wake.wait(wait_s)

@@ -15,12 +15,18 @@ from urllib.parse import parse_qsl, urlsplit
 import healthd
 from healthd.core.errors import SourceError
 from healthd.core.model import Severity
-from healthd.notify.delivery import Deliver, NotDeliveredError, RefusedError, quoted_forms, secret_of, without
+from healthd.notify.delivery import (
+    CHILD_TIMEOUT_S,
+    Deliver,
+    NotDeliveredError,
+    RefusedError,
+    quoted_forms,
+    secret_of,
+    without,
+)
 from healthd.notify.message import Message, Notification, Occasion
 from healthd.sources.command import run_command
 
-TIMEOUT_S = 20.0
-"""The deadline of a child, in seconds, with the start of Python and of Apprise."""
 KEEPS_INCIDENTS = ("opsgenie",)
 """Apprise's services that open, comment and close an alert under an alias."""
 _CHILD = "healthd.notify.apprise_child"
@@ -28,7 +34,7 @@ _SECRET = 6  # characters: a shorter part of a URL is a word
 _SHOWN = 300
 
 
-def to_apprise(url_file: str, state_dir: str, *, timeout_s: float = TIMEOUT_S) -> Deliver:
+def to_apprise(url_file: str, state_dir: str, *, timeout_s: float = CHILD_TIMEOUT_S) -> Deliver:
     """``url_file``: the file whose first line is the URL by which Apprise names the service.
 
     ``state_dir``: where Apprise remembers the alerts of a service that keeps incidents. It writes no secret there.

@@ -21,13 +21,16 @@ from msgspec import Struct
 from healthd.core.errors import SourceError
 from healthd.notify.message import Message
 from healthd.sources.command import run_configured
+from healthd.sources.deadline import Deadline
 
 if TYPE_CHECKING:  # HTTP loads when a message is posted, not on a machine that posts none
     import urllib.error
 
 TIMEOUT_S = 10.0
-"""The deadline of a POST, in seconds, up to the end of the answer; a daemon that stops waits no longer than this."""
-COMMAND_TIMEOUT_S = 10.0
+"""The deadline of a message, in seconds, with all requests that it takes, up to the end of the last answer."""
+CHILD_TIMEOUT_S = 13.0
+"""That of a message which a child delivers, with the start of Python. A daemon that stops waits for the message under
+way, and so a little longer than this."""
 _LONGEST_RETRY_S = 3_600.0
 _NOT_NOW = frozenset({429, 502, 503, 504})  # too many, and no server behind this one (RFC 6585, 4; RFC 9110, 15.6)
 _SECRET = 8  # characters: a shorter part of a path is a word, such as "hooks"
@@ -71,12 +74,12 @@ def to_webhook(url: str, token_file: str = "", *, url_file: str = "", timeout_s:
 
     def deliver(message: Message) -> None:
         token = {"Authorization": f"Bearer {secret_of(token_file)}"} if token_file else {}
-        post(secret_of(url_file) if url_file else url, message.data, token, timeout_s=timeout_s)
+        post(secret_of(url_file) if url_file else url, message.data, token, Deadline(timeout_s))
 
     return deliver
 
 
-def to_command(argv: Sequence[str], *, timeout_s: float = COMMAND_TIMEOUT_S) -> Deliver:
+def to_command(argv: Sequence[str], *, timeout_s: float = TIMEOUT_S) -> Deliver:
     """A command, without a shell, that reads the JSON from its standard input."""
 
     def deliver(message: Message) -> None:
@@ -85,7 +88,7 @@ def to_command(argv: Sequence[str], *, timeout_s: float = COMMAND_TIMEOUT_S) -> 
     return deliver
 
 
-def run_with(argv: Sequence[str], data: Mapping[str, Any], *, timeout_s: float = COMMAND_TIMEOUT_S) -> None:
+def run_with(argv: Sequence[str], data: Mapping[str, Any], *, timeout_s: float = TIMEOUT_S) -> None:
     """Run a command, without a shell, that reads the data as JSON from its standard input. Raises NotDeliveredError."""
     try:
         done = run_configured(argv, timeout_s=timeout_s, input=json.dumps(data) + "\n", leave_nothing=True)
@@ -99,27 +102,26 @@ def run_with(argv: Sequence[str], data: Mapping[str, Any], *, timeout_s: float =
 def post(
     url: str,
     data: Mapping[str, Any],
-    headers: Mapping[str, str] | None = None,
+    headers: Mapping[str, str],
+    deadline: Deadline,
     *,
-    timeout_s: float = TIMEOUT_S,
     secrets: Sequence[str] = (),
 ) -> str:
     """Send the data, and return the answer's first 64 KiB. The message of a failure holds no secret, even if the server
     or the library quotes one. ``secrets``: further ones, which stand in the data."""
-    headers = headers or {}
     try:
-        return _sent(url, data, headers, timeout_s)
+        return _sent(url, data, headers, deadline)
     except NotDeliveredError as error:
         hidden = [*_secrets(url, headers), *(form for each in secrets for form in quoted_forms(each))]
         raise type(error)(without(str(error), hidden), retry_s=error.retry_s) from None
 
 
-def _sent(url: str, data: Mapping[str, Any], headers: Mapping[str, str], timeout_s: float) -> str:
+def _sent(url: str, data: Mapping[str, Any], headers: Mapping[str, str], deadline: Deadline) -> str:
     import urllib.error
     import urllib.request
     from http.client import HTTPException
 
-    from healthd.sources.exchange import Deadline, NoRedirect, open_url
+    from healthd.sources.exchange import NoRedirect, open_url
 
     server = _server(url)
     if not url.startswith(("https://", "http://")):
@@ -128,7 +130,7 @@ def _sent(url: str, data: Mapping[str, Any], headers: Mapping[str, str], timeout
     kind = {"Content-Type": "application/json", "User-Agent": "healthd"}
     try:
         request = urllib.request.Request(url, data=body, headers={**kind, **headers}, method="POST")  # noqa: S310
-        with open_url(request, Deadline(timeout_s), NoRedirect()) as answer:
+        with open_url(request, deadline, NoRedirect()) as answer:
             read: bytes = answer.read(_ANSWER)
             return read.decode(errors="replace")
     except urllib.error.HTTPError as error:

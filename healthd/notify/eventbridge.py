@@ -15,11 +15,12 @@ import msgspec
 from healthd.core.encodable import json_text
 from healthd.core.errors import BackendError
 from healthd.core.model import Step
-from healthd.notify.delivery import TIMEOUT_S, Deliver, NotDeliveredError, RefusedError
+from healthd.notify.delivery import CHILD_TIMEOUT_S, TIMEOUT_S, Deliver, NotDeliveredError, RefusedError
 from healthd.notify.message import Message, Notification
 from healthd.notify.news import NODE_KEY, NewsKind
 from healthd.remediation.provisioners.aws import Aws
 from healthd.remediation.provisioners.iam import EVENT_SOURCE
+from healthd.sources.deadline import Deadline
 
 DRAINED, REPAIR, RELEASED, HANDED_OVER, DRILL = (
     "healthd Node Drained",
@@ -36,13 +37,14 @@ _SHORTER = ((8_192, 200), (1_024, 100), (128, 20))
 """How a document is shortened, as far as it must be: characters of a text, and elements of a list."""
 
 
-def to_eventbridge(bus: str, aws: Aws | None = None) -> Deliver:
+def to_eventbridge(bus: str, aws: Aws | None = None, *, timeout_s: float = CHILD_TIMEOUT_S) -> Deliver:
     """``bus``: the ARN of the event bus, which names its region."""
     client = aws or Aws(region=bus.split(":")[3], timeout_s=TIMEOUT_S)
 
     def deliver(message: Message) -> None:
+        within = client.within(Deadline(timeout_s))
         for kind in events_of(message.about):
-            _put(client, _entry(bus, kind, message.about))
+            _put(within, _entry(bus, kind, message.about))
 
     return deliver
 
@@ -122,7 +124,7 @@ def _put(client: Aws, entry: dict[str, Any]) -> None:
     """An entry a call: IAM's condition on the source is one on a single value then."""
     try:
         answer = client.call("events", "PutEvents", Entries=[entry])
-    except BackendError as error:
+    except (BackendError, TimeoutError) as error:
         raise NotDeliveredError(str(error)) from error
     if answer.get("FailedEntryCount"):
         failed = answer["Entries"][0]

@@ -8,21 +8,22 @@ from __future__ import annotations
 from typing import Any
 
 from healthd.core.model import Severity
-from healthd.notify.delivery import Deliver, post, secret_of
+from healthd.notify.delivery import TIMEOUT_S, Deliver, post, secret_of
 from healthd.notify.message import IncidentState, Message, Notification, Occasion
+from healthd.sources.deadline import Deadline
 
 URL = "https://events.pagerduty.com"
 _SUMMARY = 1_024
 
 
-def to_pagerduty(key_file: str, url: str = URL) -> Deliver:
+def to_pagerduty(key_file: str, url: str = URL, *, timeout_s: float = TIMEOUT_S) -> Deliver:
     """``key_file``: the file whose first line is the integration key (routing key) of a service with an Events API v2
     integration."""
 
     def deliver(message: Message) -> str:
-        key = secret_of(key_file)
+        key, deadline = secret_of(key_file), Deadline(timeout_s)
         for action in actions(message.about):
-            post(f"{url.rstrip('/')}/v2/enqueue", event(message, key, action), secrets=(key,))
+            post(f"{url.rstrip('/')}/v2/enqueue", event(message, key, action), {}, deadline, secrets=(key,))
         return ""
 
     return deliver

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any
 
 from healthd.core.model import Severity
-from healthd.notify.delivery import Deliver, RefusedError, post, secret_of
+from healthd.notify.delivery import TIMEOUT_S, Deliver, RefusedError, post, secret_of
 from healthd.notify.message import IncidentState, Message, Notification, Occasion
+from healthd.sources.deadline import Deadline
 
 API = "https://slack.com/api"
 _HEADER, _TEXT = 150, 3_000
@@ -28,13 +30,13 @@ def to_slack(url_file: str) -> Deliver:
     """
 
     def deliver(message: Message) -> str:
-        post(secret_of(url_file), content_of(message))
+        post(secret_of(url_file), content_of(message), {}, Deadline(TIMEOUT_S))
         return ""
 
     return deliver
 
 
-def to_slack_bot(token_file: str, channel: str, api: str = API) -> Deliver:
+def to_slack_bot(token_file: str, channel: str, api: str = API, *, timeout_s: float = TIMEOUT_S) -> Deliver:
     """A bot with the scope ``chat:write`` in a channel. It posts one message for each incident, updates that as the
     incident goes on, and writes each further piece of news into its thread.
 
@@ -42,19 +44,19 @@ def to_slack_bot(token_file: str, channel: str, api: str = API) -> Deliver:
     """
 
     def deliver(message: Message) -> str:
-        token = secret_of(token_file)
+        call = partial(_called, api, secret_of(token_file), Deadline(timeout_s))
         place, _, stamp = message.before.partition(" ")
         content = content_of(message)
         if stamp:
-            error, _ = _called(api, "chat.update", token, {"channel": place, "ts": stamp, **content})
+            error, _ = call("chat.update", {"channel": place, "ts": stamp, **content})
             if not error:
                 if message.about.event is not Occasion.STEP:
                     reply = {"channel": place, "thread_ts": stamp, "text": escaped(message.text)}
-                    _must(*_called(api, "chat.postMessage", token, reply))
+                    _must(*call("chat.postMessage", reply))
                 return message.before
             if error not in _GONE:
                 raise RefusedError(f"Slack's chat.update answered {error}")
-        answer = _must(*_called(api, "chat.postMessage", token, {"channel": channel, **content}))
+        answer = _must(*call("chat.postMessage", {"channel": channel, **content}))
         return f"{answer.get('channel', channel)} {answer.get('ts', '')}"
 
     return deliver
@@ -107,9 +109,11 @@ def _cut(text: str, most: int) -> str:
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
-def _called(api: str, method: str, token: str, data: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
+def _called(
+    api: str, token: str, deadline: Deadline, method: str, data: Mapping[str, Any]
+) -> tuple[str, Mapping[str, Any]]:
     """The error of a call of Slack's Web API, "" for none, and its answer. Slack reports errors with status 200."""
-    text = post(f"{api.rstrip('/')}/{method}", data, {"Authorization": f"Bearer {token}"})
+    text = post(f"{api.rstrip('/')}/{method}", data, {"Authorization": f"Bearer {token}"}, deadline)
     try:
         answer = json.loads(text)
     except ValueError:

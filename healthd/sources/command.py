@@ -74,8 +74,10 @@ def run_command(
     limit_bytes: int = LIMIT_BYTES,
     leave_nothing: bool = False,
     on_start: Callable[[int], None] | None = None,
+    since_s: float | None = None,
 ) -> CommandResult:
-    """Run ``argv`` and return how it ended; this call takes at most ``timeout_s`` plus 0.3 s.
+    """Run ``argv`` and return how it ended; this call takes at most ``timeout_s`` plus 0.3 s, counted from ``since_s``
+    (monotonic) where that is given.
 
     ``env`` replaces the whole environment; the tool is searched in its PATH and then in ``SEARCH_DIRS``. ``input``: the
     text that the command reads from stdin, else nothing. Of a longer output the first ``limit_bytes`` are kept, and a
@@ -86,6 +88,7 @@ def run_command(
     Raises SourceMissing (no such tool), SourceTimeout (killed at the deadline), SourceUnreadable (could not start).
     """
     argv, started_s = tuple(argv), time.monotonic()
+    deadline_s = timeout_s + (started_s if since_s is None else since_s)
     environment = _environment(env)
     child = _start(argv, environment, input)
     stdout, stderr = _Capture(limit_bytes), _Capture(limit_bytes)
@@ -93,7 +96,7 @@ def run_command(
     try:
         if on_start is not None:
             on_start(child.pid)
-        ended = _collect(child, stdout, stderr, started_s + timeout_s)
+        ended = _collect(child, stdout, stderr, deadline_s)
     finally:
         died = ended or kill_child(child, argv)
         if ended and leave_nothing:
@@ -122,13 +125,16 @@ def run_configured(
     leave_nothing: bool = False,
 ) -> CommandResult:
     """Run a command of the site's configuration as ``run_command`` does. Root runs none that other users may write: a
-    child judges that first, which may take ``timeout_s`` once more: the files may lie on a file system that hangs.
+    child judges that first, within the same deadline, as the files may lie on a file system that hangs.
 
     Raises what ``run_command`` raises, and SourceUnreadable for a command that is not run.
     """
+    since_s = time.monotonic()
     if os.geteuid() == 0 and (why := _why_not_run(argv, timeout_s)):
         raise SourceUnreadable(why)
-    return run_command(argv, timeout_s=timeout_s, input=input, limit_bytes=limit_bytes, leave_nothing=leave_nothing)
+    return run_command(
+        argv, timeout_s=timeout_s, input=input, limit_bytes=limit_bytes, leave_nothing=leave_nothing, since_s=since_s
+    )
 
 
 def _why_not_run(argv: Sequence[str], timeout_s: float) -> str:

@@ -11,30 +11,16 @@ from __future__ import annotations
 import http.client
 import io
 import socket
-import time
 import urllib.request
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from healthd.core.errors import SourceError, SourceTimeout
 from healthd.sources.command import run_command
+from healthd.sources.deadline import Deadline
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
-
-
-class Deadline:
-    """A moment, ``within_s`` from now, on the monotonic clock."""
-
-    def __init__(self, within_s: float) -> None:
-        self._within_s, self._until_s = within_s, time.monotonic() + within_s
-
-    def left_s(self) -> float:
-        """The rest in seconds, more than 0. Raises TimeoutError where it is over."""
-        left_s = self._until_s - time.monotonic()
-        if left_s <= 0:
-            raise TimeoutError(f"no whole answer within {self._within_s:g} s")
-        return left_s
 
 
 def connection(host: str, port: int, deadline: Deadline) -> http.client.HTTPConnection:

@@ -15,11 +15,10 @@ from urllib.parse import urlsplit
 from msgspec import Struct
 
 from healthd.core.errors import SourceError, SourceMissing, SourceTimeout, SourceUnreadable
+from healthd.sources.deadline import Deadline
 
 if TYPE_CHECKING:  # HTTP and TLS load when the service is asked, not on a machine that has none
     import http.client
-
-    from healthd.sources.exchange import Deadline
 
 DEFAULT_ENDPOINT = "http://169.254.169.254"
 _TIMEOUT_S = 1.0
@@ -54,8 +53,6 @@ def read_metadata(
     Raises SourceMissing (404: there is no such item), SourceTimeout, SourceUnreadable (anything else).
     """
     import http.client
-
-    from healthd.sources.exchange import Deadline
 
     asked, token = _connection(endpoint, Deadline(timeout_s)), token or Token()
     try:

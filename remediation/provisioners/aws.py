@@ -9,6 +9,7 @@ import json
 import os
 import sys
 from collections.abc import Mapping
+from copy import copy
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -27,6 +28,7 @@ from healthd.remediation.provisioners.aws_calls import find_call
 from healthd.remediation.provisioners.aws_errors import CallTrouble
 from healthd.remediation.request_stats import RequestStats
 from healthd.sources.command import TRUNCATED, run_command
+from healthd.sources.deadline import Deadline
 
 _CHILD = "healthd.remediation.provisioners.aws_child"
 _LIMIT_BYTES = 32 * 1024 * 1024  # ListClusterNodes gives about 500 bytes per node
@@ -67,6 +69,16 @@ class Aws:
         self.region, self._calls = region, calls or RequestStats()
         self._endpoint_url, self._timeout_s, self._run = endpoint_url, timeout_s, run
         self._had_credentials = False
+
+    def within(self, deadline: Deadline) -> Aws:
+        """The same client, whose children end by this deadline; one that is over raises TimeoutError."""
+
+        def run(argv: tuple[str, ...], *, timeout_s: float, **more: Any) -> CommandResult:
+            return self._run(argv, timeout_s=min(timeout_s, deadline.left_s()), **more)
+
+        made = copy(self)
+        made._run = run
+        return made
 
     def call(self, service: str, operation: str, **parameters: Any) -> Mapping[str, Any]:
         """Make one call of the table and return its answer; of a read, with all its pages. Times come as text.

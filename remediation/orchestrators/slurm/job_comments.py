@@ -171,13 +171,17 @@ def notify_owner(slurm: SlurmOrchestrator, job: str, sentence: str) -> None:
     slurm.scontrol("notify", _found(slurm, job).id, PREFIX + as_comment(sentence))
 
 
-def tell_owners(slurm: SlurmOrchestrator, sentence: str) -> tuple[str, ...]:
+def tell_owners(
+    slurm: SlurmOrchestrator, sentence: str, stopping: Callable[[], bool] = lambda: False
+) -> tuple[str, ...]:
     """Notify srun and salloc of each job on this node, and leave the sentence in its AdminComment: slurmctld takes none
     later of a job that fails and is not run again. A job that has it there was notified, maybe by the daemon before
     this one. Returns why a job has it not, a sentence each; one that ends just now keeps it from no other. Raises
     BackendUnknown where slurmctld does not answer."""
     text, problems = PREFIX + as_comment(sentence), []
     for job in slurm.running():
+        if stopping():
+            break
         try:
             if text in read_texts(slurm, _found(slurm, job.id).id).comment:
                 continue

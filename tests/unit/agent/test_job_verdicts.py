@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -50,7 +50,11 @@ class World(Struct, kw_only=True):
 
 
 def daemon(
-    store: Full, slurm: SlurmOrchestrator | None = None, now: datetime = START, mode: Mode = Mode.QUARANTINE
+    store: Full,
+    slurm: SlurmOrchestrator | None = None,
+    now: datetime = START,
+    mode: Mode = Mode.QUARANTINE,
+    clock: Callable[[], datetime] | None = None,
 ) -> JobVerdicts:
     """The judge of a daemon that starts; nothing is to be told where the cluster is not Slurm."""
     return JobVerdicts(
@@ -62,7 +66,7 @@ def daemon(
         section=SlurmSection(),
         slurm=slurm,
         holds=lambda: None,
-        clock=lambda: now,
+        clock=clock or (lambda: now),
     )
 
 
@@ -209,17 +213,7 @@ def test_a_note_that_is_due_in_observe_mode_waits_for_a_mode_that_writes(world: 
 def test_a_job_that_stays_completing_is_asked_for_more_and_more_rarely_and_given_up(world: World) -> None:
     """An Epilog of it hangs, or a node of it is down: at once at first, and a few dozen requests in ten minutes."""
     ctld, now = Slurmctld(jobs="4711|4711|COMPLETING|alice|n[1-64]|0|1|1|N/A|N/A|NONE|1|N/A|None|\n"), [START]
-    verdicts = JobVerdicts(
-        node="n1",
-        monitor=Monitor({}, world.store),
-        store=world.store,
-        checks={},
-        mode=Mode.QUARANTINE,
-        section=SlurmSection(),
-        slurm=SlurmOrchestrator(node="n1", run=ctld),
-        holds=lambda: None,
-        clock=lambda: now[0],
-    )
+    verdicts = daemon(world.store, SlurmOrchestrator(node="n1", run=ctld), clock=lambda: now[0])
     verdicts.keep(replace(JOB, nodes="n1"), BY_ITSELF, blamed=False, now=START)
     waits, told = [], list[str]()
     while now[0] - START < timedelta(hours=1):
@@ -230,6 +224,18 @@ def test_a_job_that_stays_completing_is_asked_for_more_and_more_rarely_and_given
     assert waits[:4] == [0.2] * 4
     assert len([words for words in ctld.commands if words[0] == "-h"]) < 100
     assert told == ["job 4711: AdminComment not written: it is still COMPLETING"]
+    assert world.store.fact(NOTES) == "[]"
+
+
+def test_a_daemon_that_stops_begins_no_further_note(world: World) -> None:
+    """slurmctld may be slow, and two hundred notes wait: the next daemon writes them."""
+    ctld = Slurmctld("", jobs="4711|4711|PENDING|alice||1|1|1|N/A|N/A|NONE|1|N/A|None|\n")
+    verdicts = daemon(world.store, SlurmOrchestrator(node="n1", run=ctld))
+    for restarts in range(3):
+        verdicts.keep(replace(JOB, nodes="n1", restarts=restarts), BY_ITSELF, blamed=False, now=START)
+    verdicts.tell(lambda: bool(ctld.comment))
+    assert world.store.fact(NOTES).count('"job":"4711"') == 2
+    verdicts.tell()
     assert world.store.fact(NOTES) == "[]"
 
 

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from healthd.notify.delivery import to_webhook
-from healthd.sources.exchange import Deadline, connection
+from healthd.sources.deadline import Deadline
+from healthd.sources.exchange import connection
 from tests.support.limits import limit_s
 from tests.support.notifications import a_message
 from tests.support.receiver import receiving

@@ -6,6 +6,7 @@ import email
 import json
 import socket
 import socketserver
+import time
 import urllib.parse
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -16,15 +17,20 @@ import pytest
 
 from healthd.config.schema.notify import NotifySection
 from healthd.core.model import Severity
+from healthd.core.node import CommandResult
+from healthd.daemon.daemon import _JOIN_S
 from healthd.notify.apprise_child import ABSENT, delivered
 from healthd.notify.apprise_services import keeps_incidents, kind_of, secrets_of, to_apprise
-from healthd.notify.delivery import NotDeliveredError, RefusedError
-from healthd.notify.message import IncidentState, Occasion
+from healthd.notify.delivery import CHILD_TIMEOUT_S, TIMEOUT_S, NotDeliveredError, RefusedError
+from healthd.notify.eventbridge import to_eventbridge
+from healthd.notify.message import IncidentState, NewsItem, Occasion
+from healthd.notify.news import NewsKind
 from healthd.notify.pagerduty import actions, severity, to_pagerduty
 from healthd.notify.receivers import channels_of
 from healthd.notify.slack import content_of, to_slack, to_slack_bot
+from healthd.remediation.provisioners.aws import Aws
 from tests.support.limits import limit_s
-from tests.support.notifications import a_message
+from tests.support.notifications import SINCE, a_message
 from tests.support.services import Mailbox, Service, a_service, serving, the_internet
 
 RESOLVED = {"state": IncidentState.RESOLVED, "event": Occasion.RESOLVED, "step": ""}
@@ -52,6 +58,52 @@ def secret(tmp_path: Path) -> Callable[[str, str], str]:
 
 
 Secret = Callable[[str, str], str]
+BUS = "arn:aws:events:us-east-1:123456789012:event-bus/healthd"
+
+# ---------------------------------------------------------------------------------------------------------------------
+# one deadline
+
+
+def test_a_message_has_one_deadline_for_all_of_its_requests(service: Service, secret: Secret) -> None:
+    """Two requests that are slow, each within it, are too long together. A daemon that stops waits for a message."""
+
+    def slow(path: str, body: Any) -> tuple[int, Any]:
+        time.sleep(0.6)
+        return 200, {"ok": True, "channel": "C9", "ts": "18"}
+
+    service.answers = slow
+    bot = to_slack_bot(secret("token", "xoxb-1"), "C9", service.url, timeout_s=1.0)
+    pagerduty = to_pagerduty(secret("key", "R0"), service.url, timeout_s=1.0)
+    for deliver, message in (
+        (bot, a_message(before="C9 17.5")),
+        (pagerduty, a_message(state=IncidentState.ACKNOWLEDGED)),
+    ):
+        with pytest.raises(NotDeliveredError, match="timed out|no whole answer within 1 s"):
+            deliver(message)
+
+
+def test_the_events_of_a_message_have_one_deadline() -> None:
+    """A child each, of which the second has the rest of the time."""
+    asked: list[float] = []
+
+    def run(argv: tuple[str, ...], *, timeout_s: float, **_: Any) -> CommandResult:
+        asked.append(timeout_s)
+        time.sleep(0.2)
+        return CommandResult(argv=argv, code=0, stdout='{"answer": {}}', stderr="", duration_s=0.2)
+
+    out = NewsItem(key="node", state=NewsKind.WRONG, words="out", since=SINCE, over=None, next_step="", out=True)
+    deliver = partial(to_eventbridge, BUS, Aws(region="us-east-1", timeout_s=60.0, run=run))
+    deliver(timeout_s=30.0)(a_message(step="reboot", news=(out,)))
+    first, second = asked
+    assert second <= first - 0.2
+    with pytest.raises(NotDeliveredError, match=r"no whole answer within 0\.1 s"):
+        deliver(timeout_s=0.1)(a_message(step="reboot", news=(out,)))
+
+
+def test_a_daemon_that_stops_waits_longer_than_a_message_takes() -> None:
+    """Else an orderly stop would count as failed while a receiver hangs."""
+    assert max(TIMEOUT_S, CHILD_TIMEOUT_S) + 1.0 < _JOIN_S
+
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Slack
@@ -330,7 +382,7 @@ def test_each_setting_adds_its_receiver(secret: Secret) -> None:
         pagerduty_key_file="/etc/p",
         webhook_url="https://x.example/",
         command=("/bin/cat",),
-        eventbridge_bus="arn:aws:events:us-east-1:123456789012:event-bus/healthd",
+        eventbridge_bus=BUS,
         apprise_url_files=(opsgenie, teams),
     )
     found = channels_of(section, "/var/lib/healthd")

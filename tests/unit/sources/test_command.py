@@ -200,6 +200,14 @@ def test_the_deadline_holds(script: str) -> None:
     assert abandoned() == ()
 
 
+def test_the_deadline_of_a_configured_command_holds_for_the_judgement_of_its_files_too(tmp_path: Path) -> None:
+    """As root, a child judges them first: the command gets the rest of the time."""
+    began_s = time.monotonic()
+    with pytest.raises(SourceTimeout, match="no end within 30 s: killed"):
+        run_command(["sleep", "60"], timeout_s=30.0, since_s=began_s - 29.8)
+    assert time.monotonic() - began_s < limit_s(10.0)
+
+
 def test_the_whole_group_dies_at_the_deadline(tmp_path: Path) -> None:
     """No grandchild is left running into somebody's job after a time-out."""
     note = tmp_path / "pid"

@@ -245,6 +245,13 @@ def test_a_job_is_notified_once() -> None:
     assert node.notified == ["8", "10"]
 
 
+def test_a_daemon_that_stops_notifies_no_further_job() -> None:
+    """The next daemon does."""
+    node = SharedNode()
+    tell_owners(SlurmOrchestrator(node="n0002", run=node), "fault on node n0002", lambda: bool(node.notified))
+    assert node.notified == ["8"]
+
+
 def test_a_slurmctld_that_does_not_answer_is_asked_no_more() -> None:
     """The jobs behind the one without an answer are not tried, each with its own timeout."""
     node = SharedNode(silent="8")
