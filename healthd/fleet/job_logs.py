@@ -2,32 +2,39 @@
 
 from __future__ import annotations
 
-import glob
-import os
-import stat
-from collections.abc import Iterator
+from healthd.core.errors import SourceError
+from healthd.job.nccl_words import NcclWords
+from healthd.probe.supervise import Probe
 
-from healthd.job.nccl_words import NcclWords, parse_words
-
-_MOST_FILES, _MOST_BYTES = 4096, 1 << 20
-"""Of the job's logs: the last MiB of each, which holds the words that end a job."""
+_DEADLINE_S, _IDLE_S = 20.0, 60.0
 
 
-def read_words(pattern: str, job: str) -> NcclWords:
-    """NCCL's words in the job's logs; none where the site names no path. ``pattern``: a glob, with ``%j`` for the
-    job."""
-    paths = sorted(glob.glob(pattern.replace("%j", job)))[:_MOST_FILES] if pattern else []
-    return parse_words(text for path in paths for text in _ends(path))
+class JobLogs:
+    """Reads the logs of jobs in a worker: their owners write them, on a file system that may hang.
 
+    ``pattern``: a glob, with ``%j`` for the job; "": the site names no path. ``deadline_s``: for all logs of a job.
+    """
 
-def _ends(path: str) -> Iterator[str]:
-    """The end of a plain file. A user of the cluster owns it: a link, a pipe or a file that may not be read is none."""
-    try:
-        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:
-        return  # as if the job had not written it: the comparison rests on the readings
-    with os.fdopen(handle, "rb") as file:
-        about = os.fstat(file.fileno())
-        if stat.S_ISREG(about.st_mode):
-            file.seek(max(about.st_size - _MOST_BYTES, 0))
-            yield file.read(_MOST_BYTES).decode(errors="replace")
+    def __init__(self, pattern: str, *, deadline_s: float = _DEADLINE_S) -> None:
+        self._pattern, self._deadline_s = pattern, deadline_s
+        self._probe = Probe("job logs", module="healthd.probe.log_ops", idle_s=_IDLE_S)
+
+    def __call__(self, job: str) -> NcclWords:
+        """The words in this job's logs. ``unread`` says where they did not answer in time."""
+        if not self._pattern:
+            return NcclWords(timeouts={})
+        try:
+            found = self._probe.request("words", {"pattern": self._pattern, "job": job}, deadline_s=self._deadline_s)
+        except SourceError as error:
+            return NcclWords(timeouts={}, unread=f"the logs of the job were not read: {error}")
+        few = f"{found['read']} of {found['of']} logs were read" if found["read"] < found["of"] else ""
+        return NcclWords(
+            timeouts={rank: (operation, number) for rank, operation, number in found["timeouts"]},
+            dumps=found["dumps"],
+            dump=found["dump"],
+            unread=few,
+        )
+
+    def close(self) -> None:
+        """End the worker."""
+        self._probe.end()

@@ -13,7 +13,7 @@ from healthd.config.schema.config import Config
 from healthd.core.hostlist import unfolded
 from healthd.fleet.asking import NodeAnswer, ask_nodes, url_of
 from healthd.fleet.job_comparison import JobComparison, compared
-from healthd.fleet.job_logs import read_words
+from healthd.fleet.job_logs import JobLogs
 from healthd.job.nccl_words import NcclWords
 from healthd.remediation.orchestrators.slurm.job_comments import SlurmJob
 
@@ -29,7 +29,7 @@ class JobSources(Struct, frozen=True):
         """As the configuration says."""
         return cls(
             ask=partial(ask_nodes, url_of(config, "/readings")),
-            words=partial(read_words, config.orchestrator.slurm.nccl_log),
+            words=JobLogs(config.orchestrator.slurm.nccl_log),
         )
 
     def compared(self, job: SlurmJob, gpus: Mapping[str, frozenset[int]], now: datetime) -> JobComparison:

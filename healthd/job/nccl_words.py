@@ -17,7 +17,7 @@ from msgspec import Struct
 
 MOST_RANKS = 100_000
 _SHOWN = 8
-_RANK = r"[^\]\n]{0,120}?[Rr]ank ?(\d{1,6})\]"
+_RANK = r"[Rr]ank ?(\d{1,6})\]"
 _TIMEOUT = re.compile(
     rf"{_RANK}[^\n]{{0,40}}?Watchdog caught collective operation timeout: "
     r"WorkNCCL\(SeqNum=(\d{1,18}), OpType=(\w{1,40})"
@@ -27,15 +27,16 @@ _DUMP = re.compile(r"Finished writing (?:Flight Recorder|NCCLPG) debug info to (
 
 class NcclWords(Struct, frozen=True, kw_only=True):
     """``timeouts``: by rank the collective in which it timed out first, as (operation, number). ``dumps``: how many the
-    flight recorder wrote, ``dump``: the first of them."""
+    flight recorder wrote, ``dump``: the first of them. ``unread``: which logs were not read, or ""."""
 
     timeouts: Mapping[int, tuple[str, int]]
     dumps: int = 0
     dump: str = ""
+    unread: str = ""
 
     def sentences(self, ranks: int = 0) -> tuple[str, ...]:
         """Their meaning, one sentence each. ``ranks``: how many the job has, one for each GPU; 0: not known."""
-        found = []
+        found = [self.unread] if self.unread else []
         for (operation, number), count in Counter(self.timeouts.values()).most_common(3):
             found.append(f"{count} rank{'' if count == 1 else 's'} timed out in {operation} number {number}")
         silent = sorted(set(range(ranks)) - self.timeouts.keys())

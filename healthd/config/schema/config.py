@@ -183,7 +183,8 @@ class SlurmSection(Struct, frozen=True, kw_only=True):
     nccl_log: Annotated[str, Meta(pattern=r"^(/.*%j.*)?\Z", description='an absolute path with %j, or ""')] = ""
     """Where jobs write NCCL's messages, with ``%j`` for the number of the job, such as ``/fsx/logs/%j/nccl.*``; ``*``
     and ``?`` stand for file names. ``healthd job 4711 --compare`` reads the watchdog's timeouts and the names of the
-    flight recorder's dumps in the last MiB of each file, with the rights of its caller. Empty: no log is read."""
+    flight recorder's dumps in the last MiB of each file, 64 MiB of a job at most and within 20 s, with the rights of
+    its caller. Empty: no log is read."""
 
     max_blamed_per_hour: Count = 4
     """The most nodes of the whole fleet that may be blamed within an hour; beyond that Epilogs exit 0, and the audit

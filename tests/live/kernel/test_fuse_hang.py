@@ -19,6 +19,7 @@ from healthd.config.schema.config import Config
 from healthd.core.errors import SourceTimeout
 from healthd.core.model import Result, Status
 from healthd.core.node import KernelLogState
+from healthd.fleet.job_logs import JobLogs
 from healthd.observe.evidence import save_bundle
 from healthd.sources.command import abandoned
 from healthd.sources.filesystem import FilesystemSource
@@ -223,6 +224,31 @@ def test_a_full_tmpfs(machine: Machine, tmp_path: Path) -> None:
             assert os.listdir(point) == []
     except NotHere as missing:
         pytest.skip(str(missing))
+
+
+def test_logs_of_a_job_on_a_mount_that_hangs(mounted: Callable[[str], FuseDisk]) -> None:
+    """The controller's thread of jobs waits for no user's file: the comparison goes on, and says what it lacks. Each
+    further job costs no time and no worker while one hangs."""
+    disk = mounted("fsx")
+    (disk.point / "nccl.7").write_text(
+        "[Rank 3] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=9, OpType=X"
+    )
+    logs = JobLogs(f"{disk.point}/nccl.%j", deadline_s=DEADLINE_S)
+    try:
+        disk.becomes("hang:all")
+        began = time.monotonic()
+        first = logs("7")
+        stuck = children()
+        assert [logs("7").timeouts for _ in range(5)] == [{}] * 5
+        assert time.monotonic() - began < limit_s(DEADLINE_S + 3.0)
+        assert first.unread.startswith("the logs of the job were not read: job logs probe: no answer to 'words'")
+        assert children() <= stuck
+    finally:
+        disk.becomes()
+        logs.close()
+        end_at = time.monotonic() + limit_s(5)
+        while logs._probe.state().abandoned and time.monotonic() < end_at:
+            time.sleep(0.02)
 
 
 def test_a_command_of_the_site_on_a_mount_that_hangs(
