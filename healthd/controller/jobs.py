@@ -121,9 +121,14 @@ class JobKeeper:
         """Judge what has ended by this list of jobs, and tell the owners. Raises StoreError."""
         ledger = self._ledger()
         nodes = {each.name: each for each in fleet.nodes}
+        named = _named(fleet)
         known = {(each.job, each.run): each for each in ledger.job_ends_since(fleet.at - _SAME)}
+        for (name, run), at in named.items():
+            if (name, run) not in known:  # a node that is dead by now names it for as long as it is listed
+                same = (each for each in ledger.job_ends(name) if each.run == run and each.at > at - _SAME)
+                known.update(((name, run), each) for each in same)
         judged = []
-        for each in list(_due(listed, fleet, known))[:_MOST]:
+        for each in list(_due(listed, named, known, fleet.at))[:_MOST]:
             try:
                 job = self._jobs.job(each.id)
             except BackendError:
@@ -198,19 +203,27 @@ class JobKeeper:
         self._problem = problem
 
 
+def _named(fleet: FleetPicture) -> dict[tuple[str, int], datetime]:
+    """The runs that nodes name as ended by their own fault, each with when that was written."""
+    found = {}
+    for each in fleet.nodes:
+        job, _, run = each.summary.job.partition(":") if each.summary is not None else ("", "", "")
+        if each.summary is not None and job.isdecimal() and run.isdecimal():
+            found[job, int(run)] = each.summary.at or fleet.at
+    return found
+
+
 def _due(
-    listed: Sequence[ListedJob], fleet: FleetPicture, known: Mapping[tuple[str, int], LedgerJob]
+    listed: Sequence[ListedJob],
+    named: Iterable[tuple[str, int]],
+    known: Mapping[tuple[str, int], LedgerJob],
+    now: datetime,
 ) -> Iterator[ListedJob]:
     """The ends that are not known yet and whose nodes had the time to write. Runs that a node names as ended by its own
     fault come first: such a job may run again by now."""
-    named = {each.summary.job for each in fleet.nodes if each.summary is not None and each.summary.job}
-    found = {}
-    for word in sorted(named):
-        job, _, run = word.partition(":")
-        if job.isdecimal() and run.isdecimal():
-            found[job, int(run)] = ListedJob(id=job, run=int(run))
+    found = {(job, run): ListedJob(id=job, run=run) for job, run in sorted(named)}
     for each in listed:
-        is_old = each.ended is not None and fleet.at - each.ended >= SETTLES
+        is_old = each.ended is not None and now - each.ended >= SETTLES
         if not each.runs and (each.held or is_old):
             found[each.id, each.run] = each
     for key, each in found.items():

@@ -184,6 +184,19 @@ def test_a_job_that_runs_again_is_kept_by_the_run_that_ended(head: Head) -> None
     assert head.told[0].endswith("not by your program: Slurm runs it again")
 
 
+def test_a_run_that_a_dead_node_names_for_days_is_one_end(head: Head) -> None:
+    """Its last summary stands for as long as Slurm lists it. A controller that was away reads it once."""
+    head.cluster.listed = [ListedJob(id="4711", run=1, runs=True, nodes=2, began=NOW)]
+    head.cluster.shown["4711"] = SlurmJob(
+        id="4711", state="RUNNING", user="alice", nodes="n[1,3]", exit_code=0, signal=0, start=NOW, end=None, restarts=1
+    )
+    for hours in range(5, 100, 5):
+        head.now = NOW + timedelta(hours=hours)
+        head.sees(node("n1"), BLAMED, node("n3"), at=head.now)
+    assert [(each.run, each.at) for each in head.ends] == [(0, NOW + timedelta(hours=5))]
+    assert len(head.told) == 1
+
+
 def test_a_held_job_has_the_verdict_of_its_comment(head: Head) -> None:
     """Its nodes have written it there; the owner reads how to go on."""
     said = "healthd: node n9 XID 48; drained; requeued; healthd: no node fault seen on 2 nodes"
