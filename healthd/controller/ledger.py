@@ -109,7 +109,7 @@ class LedgerKeeper:
         self.racks = {name: each.place for name, each in machines.items() if each.place}
         wanted = frozenset(each.instance for each in machines.values() if each.instance and not _is_placed(each))
         pause_s = TOPOLOGY_S if wanted - self._wanted else TOPOLOGY_AGAIN_S
-        if self._topology is None or not wanted or (now - self._asked_at).total_seconds() < pause_s:
+        if self._topology is None or not wanted or abs((now - self._asked_at).total_seconds()) < pause_s:
             return
         self._asked_at, self._wanted, problem = now, wanted, ""
         try:
@@ -133,7 +133,7 @@ class LedgerKeeper:
 
     def _show(self, ledger: Ledger, now: datetime) -> None:
         """Have the metrics show the report of the last thirty days, made every ten minutes."""
-        if (now - self._report_at).total_seconds() >= REPORT_S:
+        if abs((now - self._report_at).total_seconds()) >= REPORT_S:
             self._stats.ledger = fleet_report(ledger.contents(), now - timedelta(days=REPORT_DAYS), now)
             self._report_at = now
 

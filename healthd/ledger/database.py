@@ -96,11 +96,11 @@ class Ledger:
         with self._lock:
             self._db.close()
 
-    def watched_until(self) -> datetime | None:
-        """The end of the last watched interval; None in a fresh ledger."""
+    def watched_until(self, now: datetime) -> datetime | None:
+        """When the fleet was watched last, by now; None where it never was. A clock that was ahead watched nothing."""
         with self._transaction(writes=False) as db:
-            (until,) = db.execute("SELECT max(until) FROM watched").fetchone()
-        return _time(until)
+            last = _last_watched(db, now)
+        return None if last is None else min(now, _at(last[1]))
 
     def memories(self) -> dict[str, NodeMemory]:
         """The open rows, by node."""
@@ -239,13 +239,20 @@ def _connect(path: Path) -> sqlite3.Connection:
     return db
 
 
+def _last_watched(db: sqlite3.Connection, now: datetime) -> tuple[float, float] | None:
+    """Start and end of the last watched interval that began by now. A later one is of a clock that was ahead then."""
+    query = "SELECT start, until FROM watched WHERE start <= ? ORDER BY until DESC LIMIT 1"
+    found: tuple[float, float] | None = db.execute(query, (now.timestamp(),)).fetchone()
+    return found
+
+
 def _extend(db: sqlite3.Connection, now: datetime, gap: timedelta) -> None:
-    """Extend the last watched interval to now, or begin another one after a gap, or where the clock was set back."""
-    last = db.execute("SELECT start, until FROM watched ORDER BY until DESC LIMIT 1").fetchone()
-    if last is not None and last[1] <= now.timestamp() <= last[1] + gap.total_seconds():
-        db.execute("UPDATE watched SET until = ? WHERE start = ?", (now.timestamp(), last[0]))
-    elif last is None or now.timestamp() > last[1]:
-        db.execute("INSERT INTO watched (start, until) VALUES (?, ?)", (now.timestamp(), now.timestamp()))
+    """Extend the last watched interval to now, or begin another one after a gap."""
+    at, last = now.timestamp(), _last_watched(db, now)
+    if last is None or at > last[1] + gap.total_seconds():
+        db.execute("INSERT INTO watched (start, until) VALUES (?, ?)", (at, at))
+    elif at > last[1]:
+        db.execute("UPDATE watched SET until = ? WHERE start = ?", (at, last[0]))
 
 
 def _machines(db: sqlite3.Connection) -> dict[str, MachineIdentity]:

@@ -56,7 +56,7 @@ class LedgerFeed:
     def read(self, listed: Mapping[str, NodeReading], now: datetime) -> int:
         """One reading: every node as the cluster shows it. Returns how many nodes had something new."""
         listed = {name: self._placed(each) for name, each in listed.items()}
-        watched = self._ledger.watched_until()
+        watched = self._ledger.watched_until(now)
         known_until = watched if watched is not None and not now - watched <= self._gap else None
         news = {name: each for name, each in listed.items() if not each.tells_the_same(self._last.get(name))}
         asked = self._due(news, listed, now)
@@ -76,7 +76,7 @@ class LedgerFeed:
         self._last = listed
         self._ask_at |= {name: now + self._again * (1.0 if name in answered else 1 / 144) for name in asked}
         self._ask_at |= {name: now for name in news if name not in asked}
-        self._forget(now)
+        self._forget(now, watched or now)
         return len(changed)
 
     def _placed(self, reading: NodeReading) -> NodeReading:
@@ -87,12 +87,16 @@ class LedgerFeed:
         return placed(reading, known, network=place.network, capacity_block=place.capacity_block)
 
     def _due(self, news: Mapping[str, NodeReading], listed: Mapping[str, NodeReading], now: datetime) -> list[str]:
-        """The nodes to ask: those with news first, then those that were not asked for longest."""
-        due = [name for name in listed if name not in news and self._ask_at.get(name, now) <= now]
+        """The nodes to ask: those with news first, then those that were not asked for longest, or by a clock that was
+        ahead."""
+        due = [
+            name for name in listed if name not in news and not now < self._ask_at.get(name, now) <= now + self._again
+        ]
         due.sort(key=lambda name: self._ask_at.get(name, now))
         return [*news, *due][: self._asks]
 
-    def _forget(self, now: datetime) -> None:
-        if self._forget_at is None or now >= self._forget_at:
-            self._ledger.forget(now - self._keep)
+    def _forget(self, now: datetime, watched: datetime) -> None:
+        """Once a day, by the reading before this one: a clock that is ahead has what is too old for it kept a day."""
+        if self._forget_at is None or not now < self._forget_at <= now + _FORGET:
+            self._ledger.forget(watched - self._keep)
             self._forget_at = now + _FORGET

@@ -132,7 +132,7 @@ def test_incidents_and_ledger_are_kept_from_one_reading(folder: Path) -> None:
     assert memory is not None
     assert [each.nodes for each in memory.open] == [each.nodes for each in memory.incidents] != []
     ledger = Ledger(ledger_path(Config(controller=ControllerSection(state_dir=str(folder)))), now=NOW)
-    assert ledger.watched_until() == NOW
+    assert ledger.watched_until(NOW) == NOW
     assert len(ledger.contents().entries) == 18
     ledger.close()
     assert stats.incidents

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -24,8 +24,9 @@ from healthd.fleet.inventories import completed_readings
 from healthd.fleet.nodes import FleetNode, FleetPicture
 from healthd.ledger.changes import NodeReading
 from healthd.ledger.database import Ledger
-from healthd.ledger.entries import EntryKind, LedgerEntry, SpanState
+from healthd.ledger.entries import EntryKind, LedgerEntry, SpanState, WatchInterval
 from healthd.ledger.feed import LedgerFeed
+from healthd.ledger.report import fleet_report
 from healthd.remediation.decide.handoff import PastAct, PastRepair
 from tests.support.fleet_readings import reading
 
@@ -110,11 +111,11 @@ def test_a_fleet_that_cannot_be_read_is_a_gap_and_ends_nothing(tmp_path: Path) -
     assert [stats.ledger_failing] == [True]
     assert "slurmctld does not answer" in str(lines.calls)
     ledger = Ledger(ledger_path(config), now=T0)
-    assert ledger.watched_until() is None
+    assert ledger.watched_until(T0) is None
     for after_s in (0.0, 59.0, 60.0):  # the second one is before its time
         nodes[:] = [reading("n1", now=T0 + timedelta(seconds=after_s))]
         keeper()
-        assert ledger.watched_until() == T0 + timedelta(seconds=after_s // 60 * 60)
+        assert ledger.watched_until(T0 + timedelta(hours=1)) == T0 + timedelta(seconds=after_s // 60 * 60)
     shown = [(stats.ledger_failing, stats.ledger is not None)]
     keeper.close()
     assert [*shown, (stats.ledger_failing, stats.ledger is not None)] == [(False, True), (False, False)]
@@ -123,9 +124,9 @@ def test_a_fleet_that_cannot_be_read_is_a_gap_and_ends_nothing(tmp_path: Path) -
 
 
 def test_what_is_too_old_is_forgotten(tmp_path: Path) -> None:
-    """Spans and watched time before the retention; what goes on stays."""
+    """Spans and watched time before the retention; what goes on stays. After a long gap a day later."""
     ledger = Ledger(tmp_path / "ledger.db", now=T0)
-    states = {0: SpanState.SERVING, 1: SpanState.OUT, 40: SpanState.SERVING}
+    states = {0: SpanState.SERVING, 1: SpanState.OUT, 40: SpanState.SERVING, 41: SpanState.SERVING}
     feed = LedgerFeed(ledger, interval_s=86_400.0, keep_days=30.0)
     for day, state in states.items():
         feed.read({"n1": NodeReading(node="n1", state=state)}, T0 + timedelta(days=day))
@@ -133,6 +134,61 @@ def test_what_is_too_old_is_forgotten(tmp_path: Path) -> None:
     assert [each.state for each in contents.spans] == [SpanState.SERVING]
     assert [each.start for each in contents.watched] == [T0 + timedelta(days=40)]
     ledger.close()
+
+
+def test_a_clock_that_was_ahead_ends_no_watch_and_forgets_nothing(tmp_path: Path) -> None:
+    """Two readings at a start are two years ahead. Those after them go on where the clock was right, ask each node
+    again, and are in the report."""
+    ledger, asked = Ledger(tmp_path / "ledger.db", now=T0), list[datetime]()
+    at, here = T0, {"n1": NodeReading(node="n1", state=SpanState.SERVING)}
+    ahead, minute = timedelta(days=730), timedelta(minutes=1)
+
+    def completed(nodes: Sequence[NodeReading]) -> dict[str, NodeReading]:
+        asked.extend(at for _ in nodes)
+        return {}
+
+    def begun() -> LedgerFeed:
+        return LedgerFeed(ledger, completed, interval_s=60.0, keep_days=400.0, again_s=3600.0)
+
+    feed = begun()
+    for at in (T0 + number * minute for number in range(60)):
+        feed.read(here, at)
+    feed = begun()
+    for at in (T0 + ahead, T0 + ahead + minute):
+        feed.read(here, at)
+    for at in (T0 + number * minute for number in range(60, 180)):
+        feed.read(here, at)
+    contents = ledger.contents()
+    assert contents.watched[0] == WatchInterval(start=T0, until=T0 + timedelta(minutes=179))
+    assert ledger.watched_until(at) == at
+    assert fleet_report(contents, T0, at).watched_h == pytest.approx(179 / 60)
+    assert [each for each in asked if T0 + timedelta(hours=1) <= each <= at] != []
+    for days in (500, 502):
+        feed.read(here, T0 + timedelta(days=days))
+    assert ledger.contents().watched[0].start == T0 + timedelta(days=500), "what is too old is forgotten again"
+    ledger.close()
+
+
+def test_the_report_is_made_again_after_a_clock_that_was_ahead(tmp_path: Path) -> None:
+    """And not only once the real time has come there."""
+    stats = ControllerStats(orchestrator="slurm", provisioner="none", mode=Mode.OBSERVE)
+    config = Config(controller=ControllerSection(state_dir=str(tmp_path)))
+    log = structlog.wrap_logger(structlog.testing.CapturingLogger())
+    file, reports = LedgerFile(ledger_path(config), log), []
+    now = T0
+
+    def read() -> FleetPicture:
+        return FleetPicture(cluster="a", at=now, nodes=(reading("n1", now=now),), limit=None, taken=0)
+
+    keeper = LedgerKeeper(config, file, read, stats, log)
+    for minutes in (730 * 1440, 0, 1, 11):
+        now = T0 + timedelta(minutes=minutes)
+        keeper()
+        reports.append(stats.ledger)
+    assert [each is reports[0] for each in reports] == [True, False, False, False]
+    assert reports[1] is reports[2] is not reports[3]
+    keeper.close()
+    file.close()
 
 
 def test_a_damaged_ledger_is_set_aside_by_its_writer_alone(tmp_path: Path) -> None:
