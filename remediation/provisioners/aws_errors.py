@@ -1,7 +1,7 @@
 """The meaning of AWS's errors for a call: applied, not applied, or unknown; by ``aws_errors.csv``.
 
 Codes: botocore/retries/standard.py for throttling; Amazon EC2 API Reference, "Error codes"; the error shapes of the
-service models of Auto Scaling and SageMaker (2026). docs/reference/aws-calls.md is made from the same rows.
+service models of Auto Scaling, SageMaker and STS (2026). docs/reference/aws-calls.md is made from the same rows.
 """
 
 from __future__ import annotations

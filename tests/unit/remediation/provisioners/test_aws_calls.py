@@ -139,3 +139,14 @@ def test_what_botocore_calls_throttling_is_throttling_here() -> None:
 
     codes = ThrottledRetryableChecker._THROTTLED_ERROR_CODES
     assert {code for code in codes if trouble_of(code, 400) is not CallTrouble.THROTTLED} == set()
+
+
+def test_what_sts_says_of_a_token_proves_no_missing_right() -> None:
+    """With IRSA each call has STS take the pod's token first: an issuer that does not answer, or a token that is too
+    old, refuses nothing for good. The codes are those of botocore's own model."""
+    sts = botocore.session.get_session().get_service_model("sts")
+    shapes = sts.operation_model("AssumeRoleWithWebIdentity").error_shapes
+    codes = {(each.metadata["error"]["code"], each.metadata["error"]["httpStatusCode"]) for each in shapes}
+    of_token = {each for each in codes if "Token" in each[0] or each[0].startswith("IDP")}
+    assert len(of_token) == 4
+    assert {trouble_of(*each) for each in of_token} == {CallTrouble.CREDENTIALS}
