@@ -26,6 +26,7 @@ SENTENCES: Mapping[str, str] = {
     "duty.failed": "duty {duty} of the daemon failed; this is a defect of healthd",
     "metadata.answers": "the metadata service answers now: restarting with its answers",
     "metadata.silent": "the metadata service has not answered yet; facts that it alone has are unknown until then",
+    "metrics.left": "the metrics stay in {path}, older with each minute: {error}; remove the file",
     "metrics.unwritten": "the metrics were not written to {path}: {error}",
     "reload.refused": "SIGHUP: the configuration cannot be used, and the one before stays in force: {error}",
     "reload.taken": "SIGHUP: the configuration loads; restarting with it",

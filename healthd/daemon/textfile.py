@@ -55,5 +55,8 @@ class TextFile:
         self._problem = problem
 
     def remove(self) -> None:
-        """Take it away at the end of the daemon: an old page looks like a new one. Raises OSError."""
-        self._path.unlink(missing_ok=True)
+        """Take it away at the end of the daemon: an old page looks like a new one. Where it stays, the log says so."""
+        try:
+            self._path.unlink(missing_ok=True)
+        except OSError as error:
+            self._log.error("metrics.left", path=str(self._path), error=str(error))

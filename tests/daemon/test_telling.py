@@ -109,3 +109,14 @@ def test_the_file_is_the_page_and_goes_with_the_daemon(node: RunningNode) -> Non
     }
     assert node.stop() == 0
     assert not path.exists()
+
+
+def test_a_file_that_cannot_be_removed_is_left_and_the_daemon_ends_in_order(node: RunningNode) -> None:
+    """As on a file system that has turned read-only: the log says so, and the audit trail has the daemon's end."""
+    path = node.folder / "healthd.prom"
+    node.wait(path.exists, 20, "the file is there")
+    path.unlink()
+    path.mkdir()
+    assert node.stop() == 0
+    assert f"the metrics stay in {path}" in node.log.read_text()
+    assert node.events()[-1].text == "healthd stopped"
