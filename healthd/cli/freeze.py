@@ -43,6 +43,8 @@ def answer(options: Namespace) -> Reply:
     """Exit 0: it is so, or was shown; 1: refused; 2: the cluster did not answer, and the freeze may be on or not."""
     if options.end and options.length:
         raise UsageError("healthd freeze: --for begins a freeze and --end ends it; give one of them")
+    if (options.reason or options.dry_run) and not (options.length or options.end):
+        raise UsageError("healthd freeze: nothing is frozen or ended; add --for TIME, such as 12h, or --end")
     if options.length and not options.reason:
         raise UsageError("healthd freeze: the operators who wait need to know why; add --reason TEXT")
     config = loaded(options, names=()).config

@@ -16,6 +16,9 @@ from healthd.core.errors import UsageError
     [
         ("--end --for 2h --reason x", "give one of them"),
         ("--for 2h", "add --reason TEXT"),
+        ("--reason rollout", "add --for TIME"),
+        ("--dry-run", "add --for TIME"),
+        ("--end --reason over", "no cluster is found here"),
         ("", "no cluster is found here"),
     ],
 )
