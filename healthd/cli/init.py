@@ -16,6 +16,7 @@ from healthd.cli.settings import check_settings
 from healthd.config.json_schema import FILE_NAME, config_schema_text
 from healthd.config.load import DEFAULT_PATH, load
 from healthd.core.errors import HealthdError, SourceError, UsageError
+from healthd.daemon.textfile import written_beside
 from healthd.setup.first_config import first_config, found_lines
 from healthd.setup.forked_calls import answer_apart
 from healthd.setup.survey import Survey, survey
@@ -89,10 +90,9 @@ def _write(path: Path, text: str) -> str:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         _put(path, text)
-    except FileExistsError:
-        _refuse_to_overwrite(path)
-        raise
     except OSError as error:
+        if isinstance(error, FileExistsError):
+            _refuse_to_overwrite(path)
         wrong = f"cannot write {path}: {error.strerror}; run it as root, or name another file with --output"
         raise HealthdError(wrong) from error
     schema = path.with_name(FILE_NAME)
@@ -107,9 +107,5 @@ def _write(path: Path, text: str) -> str:
 
 def _put(path: Path, text: str) -> None:
     """Write the whole file or none, and never over another: link(2) fails where a file exists. Raises OSError."""
-    whole = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        whole.write_text(text, encoding="utf-8")
+    with written_beside(path, text) as whole:
         os.link(whole, path)
-    finally:
-        whole.unlink(missing_ok=True)

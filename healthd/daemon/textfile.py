@@ -1,11 +1,12 @@
 """Files that other programs read while they are replaced, each as a whole: the metrics page for node_exporter's
-textfile collector, and the controller's last status."""
+textfile collector, and the controller's last status. And files that are written as a whole or not at all."""
 
 from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,16 +22,23 @@ def replace_file(path: Path, text: str) -> None:
     """
     if why := others_may_write(path.parent):
         raise PermissionError(errno.EPERM, f"{why}: expected a folder that root alone may write", str(path.parent))
+    with written_beside(path, text) as beside:
+        beside.chmod(0o644)
+        beside.replace(path)
+
+
+@contextmanager
+def written_beside(path: Path, text: str) -> Iterator[Path]:
+    """The text in a new file beside ``path``, to be given its name; else it is removed. No link is followed. Raises
+    OSError."""
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         beside.unlink(missing_ok=True)
         with open(beside, "x", encoding="utf-8", opener=_unfollowed) as file:
             file.write(text)
-            os.fchmod(file.fileno(), 0o644)
-        beside.replace(path)
-    except OSError:
+        yield beside
+    finally:
         beside.unlink(missing_ok=True)
-        raise
 
 
 def _unfollowed(path: str, flags: int) -> int:
