@@ -36,13 +36,20 @@ esac
 # Slurm 22.05 writes a Prolog's output to slurmd's log alone. The owner gets it in two other ways: srun and salloc print
 # the notice; for a batch job the text is in `scontrol show job`, as AdminComment, also once requeued. A comment of
 # others stays there, before it: where that cannot be read, or has no room left, nothing is written.
+# The job waits for its refusal: all of this has 6 s, of which a client gets 2 at most, and 1 more to be killed in.
 printf '%s\n' "$said"
 words=${said#*"print "}
-timeout -k 1 2 scontrol notify "${SLURM_JOB_ID:-0}" "$words" >/dev/null 2>&1
+end=$(($(date +%s) + 6))
+within() {
+    left=$((end - $(date +%s)))
+    test "$left" -gt 0 || return 1
+    timeout -k 1 $((left < 2 ? left : 2)) "$@" 2>/dev/null
+}
+within scontrol notify "${SLURM_JOB_ID:-0}" "$words" >/dev/null
 # squeue prints the comment alone: beside a text that a user chose, such as the job's name, another could pass for it.
 # slurmctld has no append: the daemon may write its notice of the drain between our read and our write, so this reads it again.
 for attempt in 1 2 3; do
-    shown=$(timeout -k 1 2 squeue -h -a -t all -j "${SLURM_JOB_ID:-0}" -O "admin_comment:|" 2>/dev/null) || break
+    shown=$(within squeue -h -a -t all -j "${SLURM_JOB_ID:-0}" -O "admin_comment:|") || break
     there=${shown%|}
     test "$there" != "(null)" || there=
     text=$there${there:+; }$words
@@ -50,7 +57,7 @@ for attempt in 1 2 3; do
     *"$words"* | *"|"*) break ;; # it is there, or another job's is as well
     esac
     test ${#text} -le 1000 || break
-    timeout -k 1 2 scontrol update "jobid=${SLURM_JOB_ID:-0}" "admincomment=$text" >/dev/null 2>&1
+    within scontrol update "jobid=${SLURM_JOB_ID:-0}" "admincomment=$text" >/dev/null
     test "$attempt" -eq 3 || sleep 0.1
 done
 exit 1
