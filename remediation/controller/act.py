@@ -6,7 +6,7 @@ The act is built for each sync: what must be remembered is in the journal on dis
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Protocol
 
 from msgspec import Struct
@@ -17,7 +17,7 @@ from healthd.core.model import Clearance, Event, Mode, Refusal, Refused, Remedy
 from healthd.remediation.controller.node_status import RepairStats
 from healthd.remediation.controller.requests import WantedAct, is_away, is_silent
 from healthd.remediation.decide.freeze import frozen
-from healthd.remediation.decide.handoff import HandoffRecord, RequestAnswer, instance_of, parse, word
+from healthd.remediation.decide.handoff import CLOSE, HandoffRecord, RequestAnswer, instance_of, parse, word
 from healthd.remediation.decide.policy import Rules
 from healthd.remediation.decide.remediation import End, Phase, Remediation, with_act
 from healthd.remediation.engine.dependencies import Timeouts
@@ -25,6 +25,8 @@ from healthd.remediation.engine.gates import in_maintenance
 from healthd.remediation.engine.repairs import Door, Repairs
 from healthd.remediation.engine.step_result import StepResult, ended
 from healthd.remediation.ports import FleetSnapshot, Hold, NodeView, Provisioner, Slot
+
+_CLOSE_S = int(CLOSE.total_seconds())
 
 
 class RequestStore(Protocol):
@@ -150,7 +152,8 @@ class RequestedNode:
         if self._boot_id is not None and (known := self._boot_id(self.found.want.node)):
             return known
         booted = self._booted(self.found.want.node)
-        return f"{booted:%d%H%M%S}" if booted is not None else ""
+        before = self.remediation.boot_id if self.remediation is not None else ""
+        return _boot_at(booted, before) if booted is not None else ""
 
     def clear(self, clearance: Clearance, now: datetime) -> None:
         """Faults are the node's."""
@@ -292,6 +295,13 @@ def _is_still(view: NodeView, before: Hold | None) -> bool:
     if view.hold is None or before is None:
         return view.hold is before
     return view.drained_by_itself or view.hold.is_still(before)
+
+
+def _boot_at(booted: datetime, before: str) -> str:
+    """The id of a boot by its time: ``before`` where it is that one. slurmctld computes it at each registration, as its
+    own time less the node's uptime, which differs by a second or more from one to the next."""
+    near = (booted + timedelta(seconds=seconds) for seconds in range(-_CLOSE_S, _CLOSE_S + 1))
+    return before if before in {f"{at:%d%H%M%S}" for at in near} else f"{booted:%d%H%M%S}"
 
 
 def _request(text: str) -> HandoffRecord | None:

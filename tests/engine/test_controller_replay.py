@@ -447,6 +447,22 @@ def test_a_machine_that_nobody_may_replace_pages_until_it_is_back(
     assert world.run(1).standings == ()
 
 
+@pytest.mark.parametrize("seconds", [-2, 1, 20])
+def test_a_boot_that_is_reported_a_second_later_is_the_same(seconds: int, tmp_path: Path) -> None:
+    """slurmctld computes it of each registration anew. It is no evidence of a reboot; a boot minutes later is."""
+    world = AskedWorld(tmp_path, Remedy.REBOOT_NODE)
+    world.boot, world.booted = "", world.clock.now() - timedelta(days=3)
+    world.boots_at_s, world.provisioner._reboots = 0.0, lambda: None
+    world.run(3)
+    assert world.record.answer is RequestAnswer.TAKEN
+    world.booted += timedelta(seconds=seconds)
+    world.run(3)
+    assert not any(each.startswith("rebooted: ") for each in world.message), world.message[-1]
+    world.booted = world.clock.now()
+    world.run(3)
+    assert any(each.startswith("rebooted: ") for each in world.message), world.message[-1]
+
+
 def test_an_act_that_is_half_done_is_not_given_up(tmp_path: Path) -> None:
     """A machine that healthd stopped and could not start is tried for as long as it takes, and pages all along."""
     world = AskedWorld(tmp_path)

@@ -42,7 +42,7 @@ class AskedWorld:
         self.provisioner = FakeProvisioner(lambda: None, self._replaces)
         self.provisioner.instance = "i-1"
         self.comes_at_s, self.boots_at_s, self.look_s = 0.0, 0.0, 0.0
-        self.booted: datetime | None = datetime(2026, 1, 1, tzinfo=UTC)
+        self.booted: datetime | None = datetime(2025, 12, 29, tzinfo=UTC)
         self.boot = ""  # as Kubernetes names it; Slurm knows only when that was
         self.standings: tuple[NodeStatus, ...] = ()
         self.message: list[str] = []
