@@ -193,7 +193,7 @@ class SlurmOrchestrator:
     def unfreeze(self) -> None:
         """End every freeze of the fleet. Raises BackendRefused, BackendUnknown."""
         for name in parse_freezes(self.reservations()):
-            self.scontrol("delete", f"reservationname={name}")
+            self._delete(name, f"freeze {name}")
 
     def incident_notices(self) -> IncidentNotices:
         """The notices of open incidents. Raises BackendUnknown."""
@@ -211,7 +211,7 @@ class SlurmOrchestrator:
 
     def lift_fence(self, fence: DomainFence) -> None:
         """End a fence. Raises BackendRefused, BackendUnknown."""
-        self.scontrol("delete", f"reservationname={fence_name(fence)}")
+        self._delete(fence_name(fence), f"fence {fence_name(fence)}")
 
     def partitions(self) -> tuple[str, ...]:
         """The partitions of this node. Raises BackendUnknown if the answer could not be read, or names no node."""
@@ -264,9 +264,7 @@ class SlurmOrchestrator:
             return
         if there[0].node != self._node:
             raise BackendRefused(f"slot {name} not deleted: {there[0].node} holds it, not {self._node}")
-        result = self._call("scontrol", "delete", "reservation", name)
-        if result.code and GONE not in result.stderr + result.stdout:
-            raise update_error(f"deletion of slot {name}", result.stderr + result.stdout)
+        self._delete(name, f"slot {name}")
 
     def write_record(self, text: str) -> None:
         """Set the node's comment, which every undrain leaves alone. An administrator's comment is not overwritten."""
@@ -309,6 +307,12 @@ class SlurmOrchestrator:
         if result.code:
             raise update_error(f"scontrol {' '.join(args)}", result.stderr + result.stdout)
         return result.stdout
+
+    def _delete(self, reservation: str, what: str) -> None:
+        """Delete a reservation. One that has ended since it was read is as good."""
+        result = self._call("scontrol", "delete", "reservation", reservation)
+        if result.code and GONE not in result.stderr + result.stdout:
+            raise update_error(f"deletion of {what}", result.stderr + result.stdout)
 
     @property
     def node(self) -> str:
