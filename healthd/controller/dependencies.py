@@ -25,6 +25,7 @@ from healthd.sources.imds import MetadataSource
 from healthd.sources.trees import FileTree
 from healthd.state.store import Store
 
+_SYNC_S = 60.0
 _LOOKS = 3.0  # syncs between two polls of the platform's progress
 
 
@@ -58,6 +59,7 @@ def make_controller(
         look_s=_LOOKS * config.controller.interval_s,
         platform_texts=platform_texts,
         boot_id=boot_id,
+        sync_s=min(_SYNC_S, config.controller.sync_timeout_s / 4),
         stats=stats,
     )
 

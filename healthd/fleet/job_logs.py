@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from healthd.core.errors import SourceError
+from healthd.core.errors import SourceBusy, SourceError
 from healthd.job.nccl_words import NcclWords
 from healthd.probe.supervise import Probe
 
@@ -25,6 +25,8 @@ class JobLogs:
             return NcclWords(timeouts={})
         try:
             found = self._probe.request("words", {"pattern": self._pattern, "job": job}, deadline_s=self._deadline_s)
+        except SourceBusy:
+            return NcclWords(timeouts={}, unread="the logs of the job were not read: others do not answer")
         except SourceError as error:
             return NcclWords(timeouts={}, unread=f"the logs of the job were not read: {error}")
         few = f"{found['read']} of {found['of']} logs were read" if found["read"] < found["of"] else ""

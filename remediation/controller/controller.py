@@ -56,9 +56,6 @@ _STEP = {Remedy.REBOOT_NODE: Step.REBOOT, Remedy.REPLACE_NODE: Step.REPLACE}
 _REPEATED_S = 30.0  # how often a record is written only because its sentence changed
 _PACED = frozenset({Refusal.MANAGED, Refusal.RATE, Refusal.UNREADABLE})
 """The platform of a request that waits for one of these is not asked in every sync."""
-_SYNC_S = 60.0
-"""How long a sync asks platforms; the requests that are left come first in the next one. A platform that gives no
-answer takes many seconds of each request, and a sync must end long before ``sync_timeout_s``."""
 
 
 class Controller:
@@ -68,7 +65,9 @@ class Controller:
     who acts on it, by its name and the instance id that was asked for. ``silent_s``: see ``[controller]``.
     ``monotonic_s`` counts how long a node has been silent, ``clock`` stamps the trail. ``look_s``: how often, at most,
     the platform is asked how far it is. ``platform_texts``: reasons that a provisioner leaves. ``boot_id``: a node's
-    boot as the cluster names it; left out, ``booted`` tells it. ``stats``: where it is counted.
+    boot as the cluster names it; left out, ``booted`` tells it. ``sync_s``: how long a sync asks platforms; a silent
+    one takes many seconds of each request, and those that are left come first in the next sync. ``stats``: where it is
+    counted.
     """
 
     def __init__(
@@ -87,8 +86,10 @@ class Controller:
         look_s: float = 30.0,
         platform_texts: Collection[str] = (),
         boot_id: Callable[[str], str] | None = None,
+        sync_s: float = 60.0,
         stats: RepairStats | None = None,
     ) -> None:
+        self._sync_s = sync_s
         self._looks, self._boot_id = RecentStatus(look_s, monotonic_s), boot_id
         self._fleet, self._node, self._booted, self._provisioner = fleet, node, booted, provisioner
         self._rules, self._silent_s = rules, silent_s
@@ -130,13 +131,14 @@ class Controller:
         names, ids = {found.want.node for found in wants}, {found.want.id for found in wants}
         self._silent = {name: since_s for name, since_s in self._silent.items() if name in names}
         self._asked &= ids
+        self._looks.keep(ids)
         sent = {found.want.id for found in wants if self._may_be_sent(found.want.id)}
         self._undecided = {each: self._undecided.get(each, self._monotonic_s()) for each in sent}
         self.stats.keep(names)
         self._last = {each: status for each, status in self._last.items() if each in ids}
         began_s, cut_after, self._cut_after = self._monotonic_s(), self._cut_after, ""
         for found in sorted(wants, key=lambda each: (each.want.node <= cut_after, each.want.node)):
-            if self._monotonic_s() - began_s > _SYNC_S:
+            if self._monotonic_s() - began_s > self._sync_s:
                 self._last.setdefault(found.want.id, _status_of(found, "the next sync looks at it", RepairState.WAITS))
                 continue
             self._cut_after = found.want.node
@@ -212,6 +214,10 @@ class Controller:
         remediation = self._known.get(found.want.id)
         if remediation is None and found.record.answer is RequestAnswer.TAKEN and not found.want.unanswered:
             remediation = self._adopted(found, now)
+        answer = found.record.answer
+        if remediation is None and found.want.after_silence and answer is not None and answer.is_final:
+            # by a controller whose store is not here: this one has not seen the node's silence, and asks for nothing
+            return _status_of(found, found.record.message, RepairState.REFUSED, page=True)
         if remediation is None or (remediation.phase is Phase.PLANNED and remediation.end is None):
             return self._begin_unless_busy(found, snapshot, now)
         if remediation.end is None:

@@ -55,8 +55,10 @@ class NodeStatus(Struct, frozen=True, kw_only=True):
 
     @property
     def is_acted_on(self) -> bool:
-        """Whether its request is repaired, waits, or pages here: a node that is left alone may be silent for ever."""
-        return self.remedy is not None and self.state is not RepairState.LEFT_ALONE
+        """Whether its request is repaired, waits, or pages here. A node that is left alone, or whose request no daemon
+        has renewed in time, may be silent for ever."""
+        is_over = self.state is RepairState.LEFT_ALONE or self.refusal is Refusal.LATE
+        return self.remedy is not None and not is_over
 
 
 def merged(statuses: Sequence[NodeStatus]) -> tuple[NodeStatus, ...]:
@@ -85,6 +87,10 @@ class RecentStatus:
         """As the last reading found it; None where another is due."""
         at_s, status = self._last.get(request, (float("-inf"), None))
         return status if self._monotonic_s() - at_s < self._every_s else None
+
+    def keep(self, requests: Collection[str]) -> None:
+        """Forget the requests that stand no more."""
+        self._last = {request: last for request, last in self._last.items() if request in requests}
 
     def note(self, request: str, status: NodeStatus) -> NodeStatus:
         """It was looked at just now."""

@@ -194,10 +194,11 @@ def replacements(records: Iterable[NodeRecord], window: timedelta, now: datetime
     return Counter({node: times for node, times in counted.items() if times})
 
 
-def requested(records: Iterable[NodeRecord], node: str, now: datetime) -> Counter[str]:
-    """The other nodes that have asked within the day for another machine, or are about to, which no controller has
-    begun: it may begin them at any time, and counts no day. An act that was begun stands in their histories."""
-    asked = (each.node for each in records if each.node != node and _asks_for_machine(each.text, now))
+def requested(records: Iterable[NodeRecord], node: str, now: datetime, within: timedelta) -> Counter[str]:
+    """The other nodes that have asked ``within`` this time for another machine, or are about to, which no controller
+    has begun: it may begin them at any time, and counts no day. An act that was begun stands in their histories, and a
+    request that is older than a node waits for it is begun by none."""
+    asked = (each.node for each in records if each.node != node and _asks_for_machine(each.text, now, within))
     return Counter(asked)
 
 
@@ -251,13 +252,13 @@ def _replaced(text: str, window: timedelta, now: datetime) -> tuple[datetime, ..
     return tuple(at for at in times if at > now - window and not is_ahead(at, now))
 
 
-def _asks_for_machine(text: str, now: datetime) -> bool:
+def _asks_for_machine(text: str, now: datetime, within: timedelta) -> bool:
     record = parse(text)
     if record is None or record.remedy is not Remedy.REPLACE_NODE or record.asked is None:
         return False
     is_over = record.answer is not None and record.answer.is_final
-    is_of_today = now - DAY_WINDOW < record.asked <= now + AHEAD
-    return is_of_today and not is_over and not has_entry(record, Remedy.REPLACE_NODE, record.asked)
+    is_in_time = now - within < record.asked <= now + AHEAD
+    return is_in_time and not is_over and not has_entry(record, Remedy.REPLACE_NODE, record.asked)
 
 
 def _were(done: str, node: str, counted: Mapping[str, int]) -> str:

@@ -11,7 +11,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Collection, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol
 
 from msgspec import Struct, field
@@ -336,11 +336,12 @@ class Dependencies(Struct, frozen=True, kw_only=True):
         """
         snapshot, rules, now = self.orchestrator.snapshot(), self.rules(), self.clock()
         per_day = None if by_command else day_limit(rules.replacements_per_day, snapshot.total)
-        node = self.orchestrator.view().name
+        node, within = self.orchestrator.view().name, timedelta(seconds=self.timeouts.replace_timeout_s)
+        standing = requested(snapshot.records, node, now, within)
         return rate_held(
             node,
             replacements(snapshot.records, RATE_WINDOW, now),
-            replacements(snapshot.records, DAY_WINDOW, now) + requested(snapshot.records, node, now),
+            replacements(snapshot.records, DAY_WINDOW, now) + standing,
             per_hour=rules.replacements_per_hour + is_counted,
             per_day=None if per_day is None else per_day + is_counted,
         )

@@ -272,8 +272,7 @@ class Repairs:
         request = (remediation.id, remediation.attempts)
         try:
             self._provisioner.reboot() if is_reboot else self._provisioner.replace()
-        except BackendBusy as error:  # it is at it, for the first request or for somebody else's
-            self._answered = request
+        except BackendBusy as error:  # it is at it, for the first request or for somebody else's; or has no time now
             return replace(result, message=f"{result.message}; asked for again: {error}")
         except BackendUnknown as error:  # a reboot that is queued now must not be queued once more
             return replace(result, message=f"{result.message}; asked for again: {error}", asked=is_reboot)
@@ -609,12 +608,12 @@ class Repairs:
         controller began, is not even an attempt: it shows nothing about the machine."""
         record, left = self._record(), self._without_untaken(remediation)
         is_own = record is not None and record.remediation_id == remediation.id
-        not_made = before_the_act(self._not_begun(remediation), now)
+        not_made = self._not_begun(remediation)
         if record is not None and is_own and record.is_withdrawn:
-            return StepResult(remediation=not_made, message=f"{why}; judged again")
+            return StepResult(remediation=before_the_act(not_made, now), message=f"{why}; judged again")
         is_refused = record is not None and is_own and record.answer is not None and record.answer.is_final
         if left is not remediation and not is_refused and not remediation.release_order:
-            return StepResult(remediation=not_made, message=f"{why}; asked for again", page=True)
+            return StepResult(remediation=replace(not_made, since=now), message=f"{why}; asked for again", page=True)
         return self.again_or_fail(left, now, why)
 
     def _without_untaken(self, remediation: Remediation) -> Remediation:

@@ -46,6 +46,7 @@ class DelegatedProvisioner:
         self._inner, self._instance_id, self._read, self._write = inner, instance_id, read, write
         self._clock, self._monotonic_s = clock, monotonic_s
         self._withdrawn: tuple[str, datetime | None, float] | None = None
+        self._first: tuple[str, datetime | None] | None = None  # the first request of a remediation that none has taken
 
     def reason_against(self, remedy: Remedy) -> str:
         """Why this remedy cannot be asked for here, or ""."""
@@ -110,9 +111,10 @@ class DelegatedProvisioner:
             case RequestAnswer.WAITS:
                 raise BackendBusy(f"healthd controller waits: {record.message}")
             case RequestAnswer.TAKEN:
+                self._first = None
                 return f"the controller has taken the request{': ' * bool(record.message)}{record.message}"
             case None:
-                return self._untaken(age)
+                return self._untaken(record)
 
     def dry_run(self, remedy: Remedy) -> str:
         """The request that would be written. Raises BackendRefused where it cannot be."""
@@ -135,7 +137,11 @@ class DelegatedProvisioner:
             self._withdrawn = (record.remediation_id, record.asked, now_s)
         return now_s - self._withdrawn[2]
 
-    def _untaken(self, age: timedelta) -> str:
+    def _untaken(self, record: HandoffRecord) -> str:
+        """A request that is made again after its time is the same to an operator: its page goes on."""
+        if self._first is None or self._first[0] != record.remediation_id:
+            self._first = (record.remediation_id, record.asked)
+        age = self._clock() - self._first[1] if self._first[1] is not None else timedelta()
         if age > timedelta(seconds=UNTAKEN_S):
             minutes = UNTAKEN_S / 60
             wrong = f"no controller has taken the request for more than {minutes:g} minutes"

@@ -439,10 +439,12 @@ def test_a_machine_that_nobody_may_replace_pages_until_it_is_back(
         world.run(1)
     asked = world.provisioner.replacements
     assert asked == 1
-    follows(world)
-    world.run(ROUNDS)
-    assert (world.standings[0].page, world.standings[0].state) == (True, RepairState.REFUSED)
-    assert world.provisioner.replacements <= asked + 1
+    for mode in (Mode.REPAIR, Mode.OBSERVE):
+        follows(world)
+        world.rules = replace(world.rules, mode=mode)
+        world.run(ROUNDS)
+        assert (world.standings[0].page, world.standings[0].state) == (True, RepairState.REFUSED)
+        assert world.provisioner.replacements == asked
     world.cluster.slots.clear()
     assert world.run(1).standings == ()
 
@@ -461,6 +463,21 @@ def test_a_boot_that_is_reported_a_second_later_is_the_same(seconds: int, tmp_pa
     world.booted = world.clock.now()
     world.run(3)
     assert any(each.startswith("rebooted: ") for each in world.message), world.message[-1]
+
+
+@pytest.mark.parametrize("remedy", [Remedy.REBOOT_NODE, Remedy.REPLACE_NODE])
+def test_a_request_that_no_daemon_renews_hides_no_silence(remedy: Remedy, tmp_path: Path) -> None:
+    """The node died while its request waited: too old by now, it is not carried out, and its silence pages."""
+    world = AskedWorld(tmp_path, remedy)
+    world.rules = replace(world.rules, mode=Mode.OBSERVE)
+    world.run(3)
+    assert world.standings[0].is_acted_on
+    world.goes_silent()
+    world.run(round(TIMEOUTS.replace_timeout_s / STEP_S))
+    world.rules = replace(world.rules, mode=Mode.REPAIR)
+    world.run(20)
+    assert (world.acts, world.standings[0].is_acted_on) == (0, False)
+    assert "which is too long ago" in world.standings[0].message
 
 
 def test_an_act_that_is_half_done_is_not_given_up(tmp_path: Path) -> None:

@@ -43,10 +43,11 @@ def acts(world: World) -> list[PastAct]:
 def test_a_request_that_no_controller_took_is_no_repair(waits: bool, tmp_path: Path) -> None:
     """The node asks for a reboot for hours, and pages all along. No act was made, the record knows none, and nothing
     shows that a reboot does not help: it never asks for another machine, also where its request waits."""
-    world, asked = asking(tmp_path), []
+    world, asked, pages = asking(tmp_path), [], list[bool]()
 
     def look() -> None:
         record = parse(world.orchestrator.read_record()) or HandoffRecord()
+        pages.append(world.engine.decision.action is Action.PAGE)
         if record.asks and record.asked not in asked:
             asked.append(record.asked)
             assert (record.remedy, record.attempt) == (Remedy.REBOOT_NODE, 1)
@@ -58,6 +59,9 @@ def test_a_request_that_no_controller_took_is_no_repair(waits: bool, tmp_path: P
         world.at(second, look)
     world.run(900)
     assert len(asked) > 3
+    assert world.wire.passed.count("before collect") == 1, "evidence of the fault, and not of the wait"
+    lasting = "".join("x" if page else "." for page in pages).lstrip(".")
+    assert "..." not in lasting, "no gap of the page that would read as its end"
     assert world.engine.decision.action is Action.PAGE
     assert "held up" in world.message[-1]
     assert [each.outcome for each in repairs_of(world.store.remediations())] == [""], "the request that stands"

@@ -69,22 +69,24 @@ def test_one_that_was_answered_is_not_repeated(tmp_path: Path) -> None:
 
 
 def test_it_is_repeated_a_minute_apart_until_it_is_answered(tmp_path: Path) -> None:
-    """A platform that is out for ten minutes is asked ten times, and is left alone once it says that it is at it."""
+    """A platform without an answer, or without time, is asked every minute, and is left alone once it has taken it."""
     world = until_asked(tmp_path, "before replace")
-    answers: list[Callable[[], None]] = [no_answer] * 5
+
+    def busy() -> None:
+        raise BackendBusy("throttled")
+
+    answers: list[Callable[[], None]] = [lambda: None, busy, no_answer, busy, no_answer, no_answer]
     asked_s: list[float] = []
 
     def asked() -> None:
         asked_s.append(world.clock())
-        if answers:
-            answers.pop()()
-        raise BackendBusy("it is in use")
+        answers.pop()()
 
     world.provisioner._replaces = asked
     world.run(round(TIMEOUTS.replace_timeout_s / 5) - 5)
     assert len(asked_s) == 6
     assert all(later - before >= 60.0 for before, later in pairwise(asked_s))
-    assert "asked for again: it is in use" in " ".join(world.message)
+    assert "asked for again: throttled" in " ".join(world.message)
     assert sum("asks again for the replacement" in line for line in world.audit("step")) == 6
 
 

@@ -304,7 +304,7 @@ def test_every_machine_that_was_given_away_counts() -> None:
 
 def test_a_request_counts_from_the_moment_at_which_it_is_left() -> None:
     """Also before the controller is asked, and while it waits there. Not twice once it was begun, not after a no, not
-    another remedy, not our own, and none of a day ago or of a clock that is ahead."""
+    another remedy, not our own, and none that is too old to be begun or of a clock that is ahead."""
     ask = HandoffRecord(
         remediation_id="k1", machine="i-1", remedy=Remedy.REPLACE_NODE, asks=True, asked=NOW - timedelta(hours=2)
     )
@@ -316,13 +316,13 @@ def test_a_request_counts_from_the_moment_at_which_it_is_left() -> None:
         "refused": replace(ask, answer=RequestAnswer.REFUSED, answered=NOW),
         "denied": replace(ask, answer=RequestAnswer.DENIED, answered=NOW),
         "reboot": replace(ask, remedy=Remedy.REBOOT_NODE),
-        "old": replace(ask, asked=NOW - timedelta(days=2)),
+        "old": replace(ask, asked=NOW - timedelta(hours=5)),
         "ahead": replace(ask, asked=NOW + timedelta(hours=2)),
         ME: ask,
     }
     shown = [NodeRecord(node=node, text=each.text) for node, each in records.items()]
     shown.append(NodeRecord(node="nothing", text=""))
-    assert requested(shown, ME, NOW) == {"asks": 1, "about to": 1, "waits": 1}
+    assert requested(shown, ME, NOW, timedelta(hours=4)) == {"asks": 1, "about to": 1, "waits": 1}
 
 
 def test_replacements_are_bounded_over_the_fleet() -> None:
