@@ -80,7 +80,8 @@ class ForkedHealthd:
     def send_signal(self, number: int) -> None:
         """Nothing is sent to one that has ended."""
         if self.poll() is None:
-            os.kill(self.pid, number)
+            with contextlib.suppress(ProcessLookupError):  # it ended since, and its parent has reaped it
+                os.kill(self.pid, number)
 
     def _ended(self, within_s: float | None) -> int | None:
         if self.returncode is None and select.select([self._connection], [], [], within_s)[0]:
