@@ -170,8 +170,7 @@ class Controller:
         want = wanted(shown.node, record, at, reboot_timeout_s=self._timeouts.reboot_timeout_s)
         want = want or self._begun_before(shown.node, record)
         has_slot = shown.node in holders
-        is_ours = want is not None and (want.unanswered or want.after_silence)
-        if want is None or (is_ours and not (has_slot and shown.node in snapshot.out)):
+        if want is None or (want.after_silence and not (has_slot and shown.node in snapshot.out)):
             return None
         known = self._known.get(want.id)
         if known is not None and known.end is End.DONE and record.message == plain(known.note):
@@ -214,8 +213,7 @@ class Controller:
         remediation = self._known.get(found.want.id)
         if remediation is None and found.record.answer is RequestAnswer.TAKEN and not found.want.unanswered:
             remediation = self._adopted(found, now)
-        answer = found.record.answer
-        if remediation is None and found.want.after_silence and answer is not None and answer.is_final:
+        if remediation is None and found.want.after_silence and found.record.is_refused:
             # by a controller whose store is not here: this one has not seen the node's silence, and asks for nothing
             return _status_of(found, found.record.message, RepairState.REFUSED, page=True)
         if remediation is None or (remediation.phase is Phase.PLANNED and remediation.end is None):

@@ -73,8 +73,7 @@ def wanted(node: str, record: HandoffRecord, now: datetime, *, reboot_timeout_s:
         attempt=record.attempt,
         asked=record.asked,
     )
-    is_answered = record.answer is not None and record.answer.is_final
-    return None if is_answered and not want.after_silence else want
+    return None if record.is_refused and not want.after_silence else want
 
 
 def withdrawn(node: str, record: HandoffRecord) -> WantedAct | None:

@@ -256,9 +256,8 @@ def _asks_for_machine(text: str, now: datetime, within: timedelta) -> bool:
     record = parse(text)
     if record is None or record.remedy is not Remedy.REPLACE_NODE or record.asked is None:
         return False
-    is_over = record.answer is not None and record.answer.is_final
     is_in_time = now - within < record.asked <= now + AHEAD
-    return is_in_time and not is_over and not has_entry(record, Remedy.REPLACE_NODE, record.asked)
+    return is_in_time and not record.is_refused and not has_entry(record, Remedy.REPLACE_NODE, record.asked)
 
 
 def _were(done: str, node: str, counted: Mapping[str, int]) -> str:

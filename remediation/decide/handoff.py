@@ -148,6 +148,11 @@ class HandoffRecord(Struct, frozen=True, kw_only=True):
         return self.withdrawn is not None and self.remedy is None
 
     @property
+    def is_refused(self) -> bool:
+        """Whether the controller has said no to the request, for good."""
+        return self.answer is not None and self.answer.is_final
+
+    @property
     def lasting(self) -> HandoffRecord:
         """The record without its request, and without the answer to it."""
         return replace(

@@ -611,7 +611,7 @@ class Repairs:
         not_made = self._not_begun(remediation)
         if record is not None and is_own and record.is_withdrawn:
             return StepResult(remediation=before_the_act(not_made, now), message=f"{why}; judged again")
-        is_refused = record is not None and is_own and record.answer is not None and record.answer.is_final
+        is_refused = record is not None and is_own and record.is_refused
         if left is not remediation and not is_refused and not remediation.release_order:
             return StepResult(remediation=replace(not_made, since=now), message=f"{why}; asked for again", page=True)
         return self.again_or_fail(left, now, why)

@@ -451,7 +451,7 @@ def test_a_machine_that_nobody_may_replace_pages_until_it_is_back(
 
 @pytest.mark.parametrize("seconds", [-2, 1, 20])
 def test_a_boot_that_is_reported_a_second_later_is_the_same(seconds: int, tmp_path: Path) -> None:
-    """slurmctld computes it of each registration anew. It is no evidence of a reboot; a boot minutes later is."""
+    """slurmctld computes it at each registration. It is no evidence of a reboot; a boot minutes later is."""
     world = AskedWorld(tmp_path, Remedy.REBOOT_NODE)
     world.boot, world.booted = "", world.clock.now() - timedelta(days=3)
     world.boots_at_s, world.provisioner._reboots = 0.0, lambda: None

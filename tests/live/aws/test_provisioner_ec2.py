@@ -180,7 +180,7 @@ def test_the_instance_that_was_asked_about_is_acted_upon_wherever_it_is(
 
 
 def test_a_start_that_does_not_succeed_is_tried_again(aws: Aws, endpoint: AwsEndpoint, account: Account) -> None:
-    """No capacity, or no quota, is not for good: it says so each time, until there is some. Nobody else would start the
+    """No capacity, or no quota, is not for good: it says so each time, until there is some. healthd alone starts the
     machine."""
     provisioner = moving(aws, account, account.launch())
     before = provisioner.machine()
