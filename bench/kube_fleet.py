@@ -32,7 +32,7 @@ from healthd.remediation.engine.slots import SlotKeeper
 from healthd.remediation.orchestrators.kubernetes.api import KubeApi, connect
 from healthd.remediation.orchestrators.kubernetes.from_config import BURST, RATE_PER_S
 from healthd.remediation.orchestrators.kubernetes.orchestrator import Fence, KubernetesOrchestrator
-from healthd.remediation.orchestrators.kubernetes.reporter import Known, KubeReporter
+from healthd.remediation.orchestrators.kubernetes.reporter import AgentState, KubeReporter
 from healthd.remediation.orchestrators.kubernetes.transport import Pace
 from healthd.remediation.ports import FleetSnapshot
 from healthd.sim.machine import NODE, SimulatedMachine
@@ -70,7 +70,7 @@ class Agent:
         self._now_s, self._begun, self.dice = 0.0, datetime.now(UTC), Random(node)  # noqa: S311 - no secret
         at = self.clock()
         looked = Outcome(check="gpu.count", result=Result(status=Status.OK), at=at, duration_s=0.1)
-        known = Known(diagnoses=(), outcomes={"gpu.count": looked}, expected=("gpu.count",))
+        known = AgentState(diagnoses=(), outcomes={"gpu.count": looked}, expected=("gpu.count",))
         self._apis = (self._api(), self._api())
         orchestrator = KubernetesOrchestrator(self._apis[0], node=node, namespace=NAMESPACE)
         self._engine = _engine(orchestrator, node, folder, self)

@@ -1093,7 +1093,7 @@ def acting(call: aws_calls.AwsCall) -> str:
 def used_by(call: aws_calls.AwsCall) -> Iterator[str]:
     """``ec2 (node, controller)`` for each platform."""
     for platform in (*aws_calls.Platform, *aws_calls.Feature):
-        if ways := [way for way in aws_calls.Way if (platform, way) in call.uses]:
+        if ways := [way for way in aws_calls.Caller if (platform, way) in call.uses]:
             yield f"{platform} ({', '.join(ways)})"
 
 

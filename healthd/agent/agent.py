@@ -27,7 +27,7 @@ from healthd.core.node import KernelLogState
 from healthd.observe.checkup import Checkup, boot_id_or_unknown
 from healthd.observe.report import as_data
 from healthd.sources.identity import boot_time
-from healthd.sources.imds import Hurry
+from healthd.sources.imds import FastStart
 from healthd.sources.machine import Machine, open_machine
 from healthd.state.monitor import Monitor, gone_jobs
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from healthd.agent.duty_runs import DutyRuns
     from healthd.agent.job_verdicts import JobVerdicts
     from healthd.agent.plugin_restart import PluginRestart
-    from healthd.core.capabilities import Hands
+    from healthd.core.capabilities import PrivilegedThreads
     from healthd.core.unseen import Unseen
     from healthd.drill.drills import Drills
     from healthd.notify.notifier import Notifier
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from healthd.remediation.decide.remediation import Remediation
     from healthd.remediation.decide.rules import Policy
     from healthd.remediation.engine.absent import AbsentNode, AbsentWatch
-    from healthd.remediation.engine.dependencies import Beat
+    from healthd.remediation.engine.dependencies import Heartbeat
     from healthd.remediation.engine.engine import Engine
     from healthd.remediation.ports import Orchestrator
     from healthd.sources.kmsg import KernelBatch, KernelLog
@@ -188,7 +188,7 @@ def reading_agent(
     return agent
 
 
-class Stopgap(Struct, frozen=True, kw_only=True):
+class StateInMemory(Struct, frozen=True, kw_only=True):
     """A folder in memory, for the state of a daemon that observes. ``why``: the refusal of its own folder, as a
     sentence."""
 
@@ -203,9 +203,9 @@ def acting_agent(
     environ: Mapping[str, str],
     changed: Callable[[], None],
     notices: tuple[str, ...] = (),
-    beat: Beat | None = None,
-    stopgap: Stopgap | None = None,
-    hurry: Hurry | None = None,
+    beat: Heartbeat | None = None,
+    stopgap: StateInMemory | None = None,
+    hurry: FastStart | None = None,
     by_job: Sequence[Match] = (),
 ) -> Agent:
     """An agent with a store and an engine. ``changed`` is called when a fault opened or ended; ``beat``: make_engine's.
@@ -216,7 +216,7 @@ def acting_agent(
     """
     from healthd.agent.plugin_restart import open_plugin_restart
     from healthd.agent.wiring import make_engine, open_absent, open_orchestrator
-    from healthd.core.capabilities import Hands
+    from healthd.core.capabilities import PrivilegedThreads
     from healthd.judge.peers import COMPARED
     from healthd.observe import journal
     from healthd.remediation.policy_files import policy_of
@@ -234,7 +234,7 @@ def acting_agent(
     recent = RecentReadings(COMPARED)
     monitor = Monitor(checks, store, changed=changed, policy=policy, unkept=unkept, recent=recent)
     notices = (*notices, *simulated(config), *((store.set_aside,) if store.set_aside else ()))
-    agent = _assembled(config, checks, machine, monitor, source=source, notices=notices, hands=Hands())
+    agent = _assembled(config, checks, machine, monitor, source=source, notices=notices, privileged=PrivilegedThreads())
     agent.store, agent.orchestrator, agent.changed = store, orchestrator, changed
     agent.ends += [close] if (close := getattr(orchestrator, "close", None)) is not None else []
     agent.plugin_restart = open_plugin_restart(config, orchestrator, store)
@@ -332,15 +332,15 @@ def notices_of(agent: Agent, environ: Mapping[str, str]) -> Callable[[], Inciden
 
 def _kubernetes_reporter(agent: Agent, environ: Mapping[str, str]) -> Reporter | None:
     from healthd.agent.wiring import as_kubernetes
-    from healthd.remediation.orchestrators.kubernetes.from_config import Known, open_api
+    from healthd.remediation.orchestrators.kubernetes.from_config import AgentState, open_api
     from healthd.remediation.orchestrators.kubernetes.from_config import open_reporter as open_it
 
     config, orchestrator, engine = agent.config, as_kubernetes(agent.orchestrator), agent.engine
     if orchestrator is None:
         return None
 
-    def known() -> Known:
-        return Known(
+    def known() -> AgentState:
+        return AgentState(
             diagnoses=agent.monitor.diagnoses(),
             outcomes=agent.monitor.outcomes(),
             expected=_expected(agent),
@@ -533,7 +533,7 @@ def _assembled(
     *,
     source: str,
     notices: tuple[str, ...],
-    hands: Hands | None = None,
+    privileged: PrivilegedThreads | None = None,
 ) -> Agent:
     checkup = Checkup(
         checks=checks,
@@ -543,6 +543,6 @@ def _assembled(
         source=source,
         workers=config.daemon.workers if source == "daemon" else max(1, len(checks)),  # no slow source delays a look
         notices=notices,
-        hands=hands,
+        privileged=privileged,
     )
     return Agent(config=config, machine=machine, monitor=monitor, checkup=checkup)

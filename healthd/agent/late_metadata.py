@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import threading
 
-from healthd.sources.imds import Hurry, MetadataSource
+from healthd.sources.imds import FastStart, MetadataSource
 
 _AGAIN_S, _AT_MOST_S = 10.0, 3600.0
 _RESTARTS = "_HEALTHD_METADATA_RESTARTS"
@@ -18,13 +18,13 @@ the service its whole second for each item, and waits twice as long for the next
 does not have healthd start again and again."""
 
 
-def begun() -> Hurry:
+def begun() -> FastStart:
     """The hurry of this start."""
     restarts = int(os.environ.pop(_RESTARTS, "0"))
-    return Hurry(is_on=not restarts, restarts=restarts)
+    return FastStart(is_on=not restarts, restarts=restarts)
 
 
-class Latecomer:
+class LateMetadata:
     """The metadata service of a daemon whose start is over."""
 
     def __init__(self, imds: MetadataSource) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from healthd.config.schema.config import Config
 from healthd.core.errors import SourceUnreadable
 from healthd.sources.identity import find_identity, metadata_endpoint, node_name
-from healthd.sources.imds import Hurry, MetadataSource
+from healthd.sources.imds import FastStart, MetadataSource
 from healthd.sources.trees import FileTree
 
 _ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
@@ -21,7 +21,7 @@ class ThisNode:
     """The node behind a configuration, of which only what may not stand in a match is used, and how Slurm is asked.
     ``hurry``: as of MetadataSource."""
 
-    def __init__(self, config: Config, environ: Mapping[str, str], *, hurry: Hurry | None = None) -> None:
+    def __init__(self, config: Config, environ: Mapping[str, str], *, hurry: FastStart | None = None) -> None:
         self._config, self._environ, self._hurry = config, environ, hurry
 
     def host(self) -> tuple[str, ...]:

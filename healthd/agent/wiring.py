@@ -43,7 +43,7 @@ from healthd.remediation.decide.policy import Rules
 from healthd.remediation.decide.remediation import Remediation
 from healthd.remediation.decide.rules import FEATURE, LABEL, Policy
 from healthd.remediation.engine.absent import AbsentNodes, AbsentWatch
-from healthd.remediation.engine.dependencies import Beat, Dependencies, Timeouts
+from healthd.remediation.engine.dependencies import Dependencies, Heartbeat, Timeouts
 from healthd.remediation.engine.engine import Engine
 from healthd.remediation.engine.gpu_reset import Clients, GpuReset
 from healthd.remediation.engine.slots import SlotKeeper
@@ -51,7 +51,7 @@ from healthd.remediation.orchestrators.local import LocalOrchestrator
 from healthd.remediation.orchestrators.slurm.jobs import SlurmJobs
 from healthd.remediation.orchestrators.slurm.orchestrator import SlurmOrchestrator
 from healthd.remediation.ports import FleetSnapshot, JobControl, Orchestrator, Provisioner
-from healthd.remediation.provisioners.own_node import Asking
+from healthd.remediation.provisioners.own_node import PlatformRequests
 from healthd.remediation.provisioners.slurm_node import MANAGERS_TEXTS, OUR_TEXTS, Scontrol
 from healthd.sources.command import run_command
 from healthd.sources.machine import Machine
@@ -81,7 +81,7 @@ class Cluster(Struct, frozen=True, kw_only=True):
     calm_s: float = 0.0
     records: Orchestrator | None = None
     scontrol: Scontrol | None = None
-    asking: Callable[[str], Asking] | None = None
+    asking: Callable[[str], PlatformRequests] | None = None
     gpu_clients: Clients | None = None
     clients_help: str = ""
     jobs: JobControl | None = None
@@ -201,7 +201,7 @@ def make_engine(
     upload: Callable[[Remediation], str] = lambda _: "",
     run: Callable[..., CommandResult] = run_command,
     after_reset: Callable[[], None] = lambda: None,
-    beat: Beat | None = None,
+    beat: Heartbeat | None = None,
     clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     monotonic_s: Callable[[], float] = time.monotonic,
     by_job: Sequence[Match] = (),
@@ -211,7 +211,7 @@ def make_engine(
     GPU reset. ``beat``: the engine's sign of life, with the time that the evidence and each command may take. ``clock``
     and ``monotonic_s``: the engine's own; budget slots settle by the machine's. ``by_job``: the matches by the job on
     this node. Raises ConfigError where nothing tells the jobs."""
-    beat, cluster = beat or Beat(), cluster_of(config, orchestrator)
+    beat, cluster = beat or Heartbeat(), cluster_of(config, orchestrator)
     run, bounds = beat.announcing(run), bounds_of(config.policy)
     jobs_here = jobs_of(by_job, orchestrator, monotonic_s)
     # There the next machine comes under another name, and the handoff record goes with the Node.

@@ -33,7 +33,7 @@ class ClientLane(Enum):
     NOWHERE = "nowhere"
 
 
-class Who(Struct, frozen=True, kw_only=True):
+class ClientUser(Struct, frozen=True, kw_only=True):
     """The user of a seat. ``may_act``: as far as that is known without asking a directory service."""
 
     uid: int
@@ -48,10 +48,10 @@ class ClientQueue(Generic[_Guest]):
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._taken: Counter[Who] = Counter()
-        self._line: deque[tuple[Who, _Guest]] = deque()
+        self._taken: Counter[ClientUser] = Counter()
+        self._line: deque[tuple[ClientUser, _Guest]] = deque()
 
-    def take(self, who: Who, guest: _Guest) -> ClientLane:
+    def take(self, who: ClientUser, guest: _Guest) -> ClientLane:
         """Take a seat if one is free; else put ``guest`` in line, until ``leave`` returns it."""
         with self._lock:
             if self._is_free(who):
@@ -63,7 +63,7 @@ class ClientQueue(Generic[_Guest]):
             self._line.append((who, guest))
             return ClientLane.LINE
 
-    def leave(self, who: Who) -> _Guest | None:
+    def leave(self, who: ClientUser) -> _Guest | None:
         """Free a seat, and return the client that takes it: the first of those that may act, else the first of all."""
         with self._lock:
             self._taken[who] -= 1
@@ -76,7 +76,7 @@ class ClientQueue(Generic[_Guest]):
                     return guest
             return None
 
-    def _is_free(self, who: Who) -> bool:
+    def _is_free(self, who: ClientUser) -> bool:
         if self._taken.total() >= SEATS:
             return False
         others = sum(count for each, count in self._taken.items() if not each.may_act)

@@ -38,7 +38,7 @@ from healthd.api.plan_cache import PlanCache
 from healthd.api.rate_limit import RateLimit
 from healthd.api.readings import readings_json
 from healthd.api.status import status_data, status_json
-from healthd.core.capabilities import lay_down
+from healthd.core.capabilities import drop_capabilities
 from healthd.core.errors import StoreError
 from healthd.observe.report import as_json
 
@@ -191,7 +191,7 @@ class HttpServer:
     def _serve(self) -> None:
         """Serve without capabilities, as does each thread that answers a request: nothing here can act."""
         try:
-            lay_down()
+            drop_capabilities()
         except OSError as error:
             self._log.error("HTTP is served with the daemon's capabilities", error=str(error))
         while not self._server.closing:
@@ -344,7 +344,7 @@ def _is_loopback(address: str) -> bool:
     return (mapped or found).is_loopback
 
 
-class _Enough(TimeoutError):
+class _RequestLimit(TimeoutError):
     """A request takes too long or has too many bytes. The base class ends a connection at a TimeoutError."""
 
 
@@ -361,9 +361,9 @@ class _Request(io.RawIOBase):
     def readinto(self, buffer: WriteableBuffer) -> int:
         left_s = self._until_s - time.monotonic()
         if left_s <= 0:
-            raise _Enough(f"request not complete within {_REQUEST_S:g} s")
+            raise _RequestLimit(f"request not complete within {_REQUEST_S:g} s")
         if self._left_bytes <= 0:
-            raise _Enough(f"a request of {_REQUEST_BYTES} bytes or more")
+            raise _RequestLimit(f"a request of {_REQUEST_BYTES} bytes or more")
         self._connection.settimeout(left_s)
         size = self._connection.recv_into(buffer)
         self._left_bytes -= size

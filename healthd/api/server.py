@@ -31,7 +31,7 @@ from healthd.api.answers import (
     job_answer,
     status_answer,
 )
-from healthd.api.client_queue import ClientLane, ClientQueue, Who
+from healthd.api.client_queue import ClientLane, ClientQueue, ClientUser
 from healthd.api.commands import ack_answer, command_answer, relearn_answer
 from healthd.api.drill import drill_answer
 from healthd.api.grammar import TextRequested, parse
@@ -50,7 +50,7 @@ from healthd.api.wire import (
     write_answer,
     write_progress,
 )
-from healthd.core.capabilities import lay_down
+from healthd.core.capabilities import drop_capabilities
 from healthd.core.encodable import encodable
 from healthd.core.errors import HealthdError, NotPermitted, UsageError
 from healthd.core.model import Event, Refusal
@@ -72,7 +72,7 @@ class _Guest(Struct, frozen=True, kw_only=True):
 
     client: socket.socket
     peer: Peer
-    who: Who
+    who: ClientUser
 
 
 class _Reply(Struct, frozen=True, kw_only=True):
@@ -121,11 +121,11 @@ class Server:
     def serve(self) -> None:
         """Accept clients until closed: the work of one thread, without which no client gets an answer.
 
-        This thread, and each that answers a client, has no capability. The agent's hands execute commands and ask the
-        cluster.
+        This thread, and each that answers a client, has no capability. The agent's privileged threads execute commands
+        and ask the cluster.
         """
         self._served = True
-        self._lay_down()
+        self._drop_capabilities()
         try:
             while not self._closed.is_set():
                 if not self._let_in():
@@ -134,9 +134,9 @@ class Server:
             self._ended = True
             self._listener.close()
 
-    def _lay_down(self) -> None:
+    def _drop_capabilities(self) -> None:
         try:
-            lay_down()
+            drop_capabilities()
         except OSError as error:
             if self._troubles.due("capabilities") is not None:
                 self._log.error("the socket is served with the daemon's capabilities", error=str(error))
@@ -174,7 +174,7 @@ class Server:
         except OSError as error:
             client.close()
             return self._has_failed(f"the kernel does not name the user of a client: {error}")
-        guest = _Guest(client=client, peer=peer, who=Who(uid=peer.uid, may_act=self._surely_may_act(peer)))
+        guest = _Guest(client=client, peer=peer, who=ClientUser(uid=peer.uid, may_act=self._surely_may_act(peer)))
         match self._seats.take(guest.who, guest):
             case ClientLane.SEAT:
                 return self._begin(guest)
@@ -224,7 +224,7 @@ class Server:
     # -- answering ----------------------------------------------------------------------------------------------------
 
     def _serve(self, guest: _Guest) -> None:
-        self._lay_down()
+        self._drop_capabilities()
         try:
             with guest.client as client:
                 raw = _received(client, time.monotonic() + _REQUEST_S)

@@ -69,7 +69,7 @@ _LONGEST_NAME = 4 * NAME_BYTES
 _WINDOW = _LONGEST_NAME + 45
 
 
-class Words(NamedTuple):
+class LineHead(NamedTuple):
     """Where the words begin. ``task`` and ``pid``: of the name before them; None where the record begins with none."""
 
     at: int
@@ -86,14 +86,14 @@ def after_lead(text: str) -> int:
     return lead.end() if lead else 0
 
 
-def split_line(text: str) -> Words:
+def split_line(text: str) -> LineHead:
     """The start of the kernel's own words: no user can choose the text there.
 
     A name may itself look like the end of one, so the last match within the length of a name counts. Where no known
     text of the kernel follows, it may be the name's end, and there are no words.
     """
     at = after_lead(text)
-    words = Words(at)
+    words = LineHead(at)
     if text.startswith(_NOT_A_NAME, at):
         return words
     for found in _SEPARATOR.finditer(text, at, at + _WINDOW):
@@ -101,7 +101,7 @@ def split_line(text: str) -> Words:
             break
         pid = next((group for group in found.groups() if group), None)
         begins = found.end() if _OWN.match(text, found.end()) else len(text)
-        words = Words(begins, text[at : found.start()].rstrip(" "), pid)
+        words = LineHead(begins, text[at : found.start()].rstrip(" "), pid)
     return words
 
 

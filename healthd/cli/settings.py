@@ -13,10 +13,10 @@ from healthd.config.load import Loaded, checks_in_files, load
 from healthd.config.schema.config import Config
 from healthd.config.schema.daemon import DaemonSection
 from healthd.core.errors import ConfigError, StartError
-from healthd.sources.imds import Hurry
+from healthd.sources.imds import FastStart
 
 
-def loaded(options: Namespace, hurry: Hurry | None = None, names: Collection[str] | None = None) -> Loaded:
+def loaded(options: Namespace, hurry: FastStart | None = None, names: Collection[str] | None = None) -> Loaded:
     """The configuration that a command line names, or the machine's. Raises ConfigError with every problem.
 
     ``hurry``: as of MetadataSource. ``names``: the checks whose settings are needed, beside those that the files set;

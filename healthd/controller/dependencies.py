@@ -18,7 +18,7 @@ from healthd.remediation.decide.freeze import frozen
 from healthd.remediation.decide.policy import Rules
 from healthd.remediation.decide.rules import FEATURE
 from healthd.remediation.engine.dependencies import Timeouts
-from healthd.remediation.engine.repairs import Door
+from healthd.remediation.engine.repairs import RepairPort
 from healthd.remediation.ports import Provisioner
 from healthd.sources.identity import metadata_endpoint
 from healthd.sources.imds import MetadataSource
@@ -34,7 +34,7 @@ def make_controller(
     store: Store,
     *,
     fleet: Fleet,
-    node: Callable[[str], Door],
+    node: Callable[[str], RepairPort],
     booted: Callable[[str], datetime | None],
     opt_out: str,
     feature_is: str = FEATURE,

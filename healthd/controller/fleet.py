@@ -15,7 +15,7 @@ from healthd.api.controller_stats import ControllerStats
 from healthd.config.schema.config import Config
 from healthd.controller.dependencies import fence_rules, metadata_of
 from healthd.controller.fleet_reader import EVERY_S, SharedReading
-from healthd.controller.incidents import FenceHands, IncidentHands, IncidentKeeper
+from healthd.controller.incidents import FenceBackend, IncidentBackend, IncidentKeeper
 from healthd.controller.ledger import LedgerFile, LedgerKeeper
 from healthd.controller.ultraservers import UltraServerWatch
 from healthd.fleet.fences import NO_FENCES
@@ -57,19 +57,19 @@ def _aws(config: Config) -> Aws:
 
 class FleetKeeper:
     """The keepers of one fleet, for as long as this controller leads. A defect of the ledger loses statistics alone,
-    and the incidents go on. ``hands``, ``fencer``: its acts in the cluster for incidents; None: none. ``ledger``: None
-    where none is kept."""
+    and the incidents go on. ``cluster``, ``fencer``: its acts in the cluster for incidents; None: none. ``ledger``:
+    None where none is kept."""
 
     def __init__(
         self,
         config: Config,
         reading: SharedReading,
-        hands: IncidentHands | None,
+        cluster: IncidentBackend | None,
         stats: ControllerStats,
         log: Any,
         *,
         ledger: LedgerFile | None = None,
-        fencer: FenceHands | None = None,
+        fencer: FenceBackend | None = None,
     ) -> None:
         self._reading, self._stats, self._log = reading, stats, log
         self._incidents = IncidentKeeper(
@@ -77,7 +77,7 @@ class FleetKeeper:
             folder=Path(config.controller.state_dir),
             rules=rules_of(config.policy),
             stats=stats,
-            cluster=hands,
+            cluster=cluster,
             fencer=fencer,
             shows_notices=bool(config.notify.incident_wait_s),
             fence_rules=partial(fence_rules, config) if fencer is not None else lambda _: NO_FENCES,

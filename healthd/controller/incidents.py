@@ -30,14 +30,14 @@ RENEW_S = LASTS.total_seconds() / 3
 """How often the notices are renewed, in seconds."""
 
 
-class IncidentHands(Protocol):
+class IncidentBackend(Protocol):
     """Where the controller leaves its notices with the cluster. The call raises BackendError."""
 
     def show_incidents(self, notices: Sequence[IncidentNotice], now: datetime) -> None:
         """Have exactly these notices stand there, for ``LASTS`` from now on."""
 
 
-class FenceHands(Protocol):
+class FenceBackend(Protocol):
     """The fences of NVLink domains in the cluster. Each call raises BackendError."""
 
     def fence_domain(self, fence: DomainFence) -> None:
@@ -60,8 +60,8 @@ class IncidentKeeper:
         folder: Path,
         rules: IncidentRules,
         stats: ControllerStats,
-        cluster: IncidentHands | None = None,
-        fencer: FenceHands | None = None,
+        cluster: IncidentBackend | None = None,
+        fencer: FenceBackend | None = None,
         shows_notices: bool = True,
         fence_rules: Callable[[datetime], FenceRules] = lambda _: NO_FENCES,
         monotonic_s: Callable[[], float] = time.monotonic,

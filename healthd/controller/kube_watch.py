@@ -26,7 +26,7 @@ from healthd.remediation.orchestrators.kubernetes.fleet import SyncView
 from healthd.remediation.orchestrators.kubernetes.lease_notes import LeaseNotes
 from healthd.remediation.orchestrators.kubernetes.node import KubeNode
 from healthd.remediation.orchestrators.kubernetes.silent_nodes import (
-    Quiet,
+    SilenceKind,
     Silences,
     Watched,
     quiet_nodes,
@@ -93,7 +93,7 @@ class KubeWatch:
 
     def _quiet(
         self, counted: SyncView, records: Sequence[NodeRecord], statuses: Sequence[NodeStatus], now: datetime
-    ) -> dict[str, Quiet]:
+    ) -> dict[str, SilenceKind]:
         """The silent nodes by name; incomplete policies under ""."""
         settings = self._settings
         begun = {record.node for record in records if is_acted_on(parse(record.text), now, settings.takes_s)}
@@ -106,12 +106,12 @@ class KubeWatch:
             reports=settings.reports,
         )
         quiet = quiet_nodes(counted.seen.nodes, watched)
-        quiet |= {name: Quiet(trouble=ClusterTrouble.UNCOVERED) for name in counted.uncovered}
+        quiet |= {name: SilenceKind(trouble=ClusterTrouble.UNCOVERED) for name in counted.uncovered}
         if self._policies is not None and self._policies.problem():
-            quiet[""] = Quiet(trouble=ClusterTrouble.NO_POLICIES)
+            quiet[""] = SilenceKind(trouble=ClusterTrouble.NO_POLICIES)
         return quiet
 
-    def _silent(self, quiet: Mapping[str, Quiet]) -> tuple[Mapping[str, Quiet], str]:
+    def _silent(self, quiet: Mapping[str, SilenceKind]) -> tuple[Mapping[str, SilenceKind], str]:
         """The nodes of these that page, and the problem, or "". If the earlier pages cannot be read, each timeout
         starts again."""
         problem = ""
@@ -129,7 +129,7 @@ class KubeWatch:
         paging = silent_in(self._written)
         return Silences(timeout_s=settings.timeout_s, gap_s=settings.gap_s, paging=paging), problem
 
-    def _keep(self, silent: Mapping[str, Quiet]) -> str:
+    def _keep(self, silent: Mapping[str, SilenceKind]) -> str:
         """Keep the open pages for the next leader; why that failed, or ""."""
         if (text := silent_text(silent)) == self._written:
             return ""
@@ -140,7 +140,7 @@ class KubeWatch:
         self._written = text
         return ""
 
-    def _message(self, name: str, quiet: Quiet) -> str:
+    def _message(self, name: str, quiet: SilenceKind) -> str:
         if quiet.trouble is ClusterTrouble.NO_POLICIES and self._policies is not None:
             return self._policies.problem()
         return silence_message(name, quiet, self._settings.timeout_s)

@@ -41,7 +41,7 @@ from healthd.remediation.orchestrators.kubernetes.eviction import EvictionRule, 
 from healthd.remediation.orchestrators.kubernetes.fleet import KubeFleet, SyncView
 from healthd.remediation.orchestrators.kubernetes.gangs import GangLabels
 from healthd.remediation.orchestrators.kubernetes.incident_notes import INCIDENTS, INCIDENTS_LEASE, notices_text
-from healthd.remediation.orchestrators.kubernetes.leader_election import RENEW_S, Lead, Renewal
+from healthd.remediation.orchestrators.kubernetes.leader_election import RENEW_S, Leadership, Renewal
 from healthd.remediation.orchestrators.kubernetes.lease_notes import LeaseNotes
 from healthd.remediation.orchestrators.kubernetes.node import hold_of
 from healthd.remediation.orchestrators.kubernetes.platform_signals import HYPERPOD_LABEL
@@ -115,13 +115,13 @@ class KubernetesWork:
         self.stats = ControllerStats(orchestrator="kubernetes", provisioner=kind, mode=mode, limits=True)
         self._api = opened(config, environ, timeout_s=max(section.timeout_s, _LIST_S), calls=self.stats.calls)
         # A connection of its own, so that no long answer delays the renewal.
-        self._lead = Lead(
+        self._lead = Leadership(
             opened(config, environ, timeout_s=min(section.timeout_s, RENEW_S / 2), calls=self.stats.calls),
             namespace=section.namespace,
             identity=f"{socket.gethostname()}_{secrets.token_hex(4)}",
         )
-        self.incident_hands = KubeIncidents(self._note(INCIDENTS))
-        self.fence_hands = KubeFencer(self._api, self._note(FENCES), leads=self._lead.check)
+        self.incident_backend = KubeIncidents(self._note(INCIDENTS))
+        self.fence_backend = KubeFencer(self._api, self._note(FENCES), leads=self._lead.check)
 
     def _note(self, key: str) -> LeaseNotes:
         """Notes about incidents, in a Lease that agents may read and not write."""

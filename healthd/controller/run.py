@@ -31,7 +31,7 @@ from healthd.controller.dependencies import metadata_of
 from healthd.controller.fleet import FleetKeeper
 from healthd.controller.fleet_page import FleetPage
 from healthd.controller.fleet_reader import SharedReading
-from healthd.controller.incidents import FenceHands, IncidentHands
+from healthd.controller.incidents import FenceBackend, IncidentBackend
 from healthd.controller.jobs import JobKeeper, JobList, JobWatch
 from healthd.controller.ledger import LedgerFile, ledger_path
 from healthd.controller.notifications import controller_notifier
@@ -120,7 +120,7 @@ class Work(Protocol):
         """The whole fleet as it was read last."""
 
     @property
-    def incident_hands(self) -> IncidentHands | None:
+    def incident_backend(self) -> IncidentBackend | None:
         """Where notices of incidents are left; None where nodes hold no message."""
 
     @property
@@ -128,7 +128,7 @@ class Work(Protocol):
         """The jobs of the cluster; None where their ends are not judged."""
 
     @property
-    def fence_hands(self) -> FenceHands | None:
+    def fence_backend(self) -> FenceBackend | None:
         """The fences of NVLink domains; None where there are none."""
 
 
@@ -325,8 +325,8 @@ class ControllerService:
         if self._once:
             return
         work, log = self._work, self._log
-        hands, fencer = work.incident_hands, work.fence_hands
-        keeper = FleetKeeper(self._config, work.reading, hands, self._stats, log, ledger=ledger, fencer=fencer)
+        cluster, fencer = work.incident_backend, work.fence_backend
+        keeper = FleetKeeper(self._config, work.reading, cluster, self._stats, log, ledger=ledger, fencer=fencer)
         _begin_thread(held, "fleet", partial(self._keep_fleet, keeper))
 
     def _begin_jobs(self, held: contextlib.ExitStack, ledger: LedgerFile | None) -> None:

@@ -19,7 +19,7 @@ from healthd.config.schema.config import Config
 from healthd.controller.dependencies import controller_rules, controller_timeouts, make_controller, metadata_of
 from healthd.controller.fleet import reading_every_s
 from healthd.controller.fleet_reader import SharedReading
-from healthd.controller.incidents import FenceHands, IncidentHands
+from healthd.controller.incidents import FenceBackend, IncidentBackend
 from healthd.controller.jobs import JobList
 from healthd.controller.progress import Progress
 from healthd.controller.status import StatusFile
@@ -51,9 +51,9 @@ class SlurmWork:
         self._host = socket.gethostname().partition(".")[0]
         self._fleet = self._slurm(self._host)
         self.reading = SharedReading(self._read_fleet, every_s=reading_every_s(config))
-        hands = self._slurm(self._host)  # not the sync's: another thread has it
-        self.incident_hands: IncidentHands = hands
-        self.fence_hands: FenceHands = hands
+        cluster = self._slurm(self._host)  # not the sync's: another thread has it
+        self.incident_backend: IncidentBackend = cluster
+        self.fence_backend: FenceBackend = cluster
         self.jobs: JobList = SlurmJobList(self._slurm(self._host))
 
     @property

@@ -1,9 +1,9 @@
-"""Linux capabilities of one thread: dropped for good in threads that serve other users; ``Hands`` does what needs them.
+"""Linux capabilities of one thread: dropped for good in threads that serve other users.
 
 Each thread has its own (capabilities(7)), and a thread that it starts inherits them as they are. A thread that has
 dropped them can never get them back, nor can a program that it runs (PR_SET_NO_NEW_PRIVS(2const)). Work that needs them
-runs in a thread that still has them: ``Hands``. This limits the damage of a confused answer; it is no wall within a
-process, whose threads share their memory.
+runs in a thread that still has them: ``PrivilegedThreads``. This limits the damage of a confused answer; it is no wall
+within a process, whose threads share their memory.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _NO_NEW_PRIVS = 38  # PR_SET_NO_NEW_PRIVS, include/uapi/linux/prctl.h
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-def lay_down() -> None:
+def drop_capabilities() -> None:
     """Drop every capability of this thread, and of each program that it runs, for good. Raises OSError."""
     if any(_get()):
         _call(_libc.capset, ctypes.create_string_buffer(_SETS.size))
@@ -36,7 +36,7 @@ def lay_down() -> None:
         raise _error()
 
 
-class Hands:
+class PrivilegedThreads:
     """Runs work with the capabilities of the thread that creates it, each call in a thread of its own.
 
     A thread that has those capabilities itself runs the work itself.
@@ -46,7 +46,7 @@ class Hands:
         self._may = _permitted()
         self._asked: SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None] = SimpleQueue()
         self._lock, self._closed = threading.Lock(), False
-        threading.Thread(target=self._serve, name="hands", daemon=True).start()
+        threading.Thread(target=self._serve, name="privileged", daemon=True).start()
 
     def do(self, work: Callable[[], T]) -> T:
         """Run ``work`` and return its result; its exception passes through. Raises HealthdError for a thread without
@@ -70,7 +70,7 @@ class Hands:
     def _serve(self) -> None:
         while (asked := self._asked.get()) is not None:
             try:
-                threading.Thread(target=_done, args=asked, name="hand", daemon=True).start()
+                threading.Thread(target=_done, args=asked, name="privileged work", daemon=True).start()
             except RuntimeError as error:  # no more threads of this process, of its cgroup, of the machine
                 asked[1].set_exception(HealthdError(f"not done, no thread could be started for it: {error}"))
 

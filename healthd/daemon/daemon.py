@@ -21,8 +21,8 @@ from typing import Any, Protocol
 from msgspec.structs import replace
 
 from healthd import __version__
-from healthd.agent.agent import Agent, Stopgap, acting_agent, notices_of, open_kernel_log, open_reporter
-from healthd.agent.late_metadata import Latecomer
+from healthd.agent.agent import Agent, StateInMemory, acting_agent, notices_of, open_kernel_log, open_reporter
+from healthd.agent.late_metadata import LateMetadata
 from healthd.api.exit_codes import ExitCode
 from healthd.api.scrape import metrics_of
 from healthd.api.server import Server
@@ -41,9 +41,9 @@ from healthd.notify.node import open_notifier
 from healthd.notify.notifier import TICK_S, NotifyDuty
 from healthd.observe import journal
 from healthd.remediation.decide.remediation import Remediation
-from healthd.remediation.engine.dependencies import Beat
+from healthd.remediation.engine.dependencies import Heartbeat
 from healthd.sources.identity import boot_time
-from healthd.sources.imds import Hurry
+from healthd.sources.imds import FastStart
 from healthd.sources.kmsg import KernelLog
 from healthd.state.lock import StateUnusable, is_usable, lock_state
 from healthd.state.store import StoreUnopened
@@ -67,7 +67,7 @@ def serve(
     notices: tuple[str, ...],
     *,
     load: Callable[[], object],
-    hurry: Hurry,
+    hurry: FastStart,
     by_job: tuple[Match, ...] = (),
 ) -> int:
     """Run until SIGTERM or SIGINT. Raises HealthdError for what cannot work from the start; returns the exit code.
@@ -80,7 +80,7 @@ def serve(
     manager = take_address()
     signals = Signals(manager, log, load)
 
-    def begin(config: Config, stopgap: Stopgap | None = None) -> Daemon:
+    def begin(config: Config, stopgap: StateInMemory | None = None) -> Daemon:
         jobs = () if stopgap is not None else by_job  # it only observes then
         return Daemon(config, log, notices, manager=manager, signals=signals, hurry=hurry, stopgap=stopgap, by_job=jobs)
 
@@ -98,7 +98,7 @@ def serve(
             held.close()
             why = SENTENCES["state.unusable"].format(error=error)
             log.error("state.unusable", error=str(error))
-            stopgap = Stopgap(folder=_memory(held), why=why)
+            stopgap = StateInMemory(folder=_memory(held), why=why)
             observing = replace(config, remediation=replace(config.remediation, mode=Mode.OBSERVE))
             daemon = begin(observing, stopgap)
         daemon.run()
@@ -116,7 +116,7 @@ def _memory(held: contextlib.ExitStack) -> Path:
     return folder
 
 
-class _Door(Protocol):
+class _Listening(Protocol):
     """A socket that clients connect to."""
 
     def problem(self) -> str:
@@ -137,14 +137,14 @@ class Daemon:
         *,
         manager: str,
         signals: Signals,
-        hurry: Hurry,
-        stopgap: Stopgap | None = None,
+        hurry: FastStart,
+        stopgap: StateInMemory | None = None,
         by_job: tuple[Match, ...] = (),
     ) -> None:
         self._config, self._log, self._manager, self._signals = config, log, manager, signals
         self._wake, self._stop, self._caught_up = threading.Event(), threading.Event(), threading.Event()
         self._is_stopgap = stopgap is not None
-        self._beat, self._clock = Beat(), ClockWatch(datetime.now(UTC), time.monotonic())
+        self._beat, self._clock = Heartbeat(), ClockWatch(datetime.now(UTC), time.monotonic())
         self.agent: Agent = acting_agent(
             config,
             source="daemon",
@@ -157,7 +157,7 @@ class Daemon:
             by_job=by_job,
         )
         self._log = log.bind(node=self.agent.machine.name)
-        self._metadata = Latecomer(self.agent.machine.imds)
+        self._metadata = LateMetadata(self.agent.machine.imds)
         self._kernel_log: KernelLog = open_kernel_log(self.agent)
         self.agent.machine.kernel_log_state = self._kernel_log.state
         self.agent.unseen = Unseen(config.daemon.socket)
@@ -177,7 +177,7 @@ class Daemon:
         self._page = metrics_of(self.agent)
         metrics = config.metrics
         self._text_file = TextFile(metrics.textfile, lambda: self._page()[1], self._log) if metrics.textfile else None
-        self._doors: list[_Door] = []
+        self._doors: list[_Listening] = []
         self.failed = False
         self.left: tuple[str, ...] = ()
         """The threads that did not end in time; the next start finds again what they were doing."""
@@ -417,7 +417,7 @@ class Daemon:
             say=self._log.info,
         )
 
-    def _open_http(self) -> _Door | None:
+    def _open_http(self) -> _Listening | None:
         if not self._config.daemon.http:
             return None
         from healthd.api.http import agent_routes, open_http

@@ -28,7 +28,7 @@ _HERE, _APART = "default", "own thread"
 _HEARD = events.EVENT_JOB_EXECUTED | events.EVENT_JOB_ERROR | events.EVENT_JOB_MAX_INSTANCES
 
 
-class Every(BaseTrigger):  # type: ignore[misc]  # APScheduler has no types
+class JitteredInterval(BaseTrigger):  # type: ignore[misc]  # APScheduler has no types
     """So many seconds after it was last due, and up to ``jitter`` of them more.
 
     Intervals of some length end on a grid of this process, so that one wake-up serves several jobs.
@@ -124,7 +124,7 @@ class Schedule:
         first = datetime.now(UTC)
         self._scheduler.add_job(
             start,
-            Every(interval_s, jitter=0.1, first=self._began),
+            JitteredInterval(interval_s, jitter=0.1, first=self._began),
             args=(name,),
             id=f"check {name}",
             next_run_time=first,
@@ -139,7 +139,12 @@ class Schedule:
         first = datetime.now(UTC) + timedelta(seconds=every_s if first_s is None else first_s)
         executor = _APART if waits else _HERE
         self._scheduler.add_job(
-            _timed, Every(every_s, first=self._began), args=(work,), id=name, next_run_time=first, executor=executor
+            _timed,
+            JitteredInterval(every_s, first=self._began),
+            args=(work,),
+            id=name,
+            next_run_time=first,
+            executor=executor,
         )
 
     def run_due(self) -> float:

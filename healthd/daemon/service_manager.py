@@ -22,7 +22,7 @@ from typing import Any
 from healthd.core.errors import HealthdError
 
 
-class Word(enum.Enum):
+class SignalRequest(enum.Enum):
     """The request of a signal."""
 
     END = enum.auto()
@@ -35,7 +35,7 @@ class Signals:
     def __init__(self, manager: str, log: Any, load: Callable[[], object]) -> None:
         self._manager, self._log, self._load = manager, log, load
         # A handler runs in the middle of whatever the main thread does; an Event's lock may be its own just then.
-        self._words: SimpleQueue[Word] = SimpleQueue()
+        self._requests: SimpleQueue[SignalRequest] = SimpleQueue()
         self.reloads = False
         """Whether the end that is due is for a new configuration: `start_again` follows it."""
 
@@ -43,24 +43,24 @@ class Signals:
         """Take the signals from now on. In the main thread only."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: self.end())
-        signal.signal(signal.SIGHUP, lambda *_: self._words.put(Word.RELOAD))
+        signal.signal(signal.SIGHUP, lambda *_: self._requests.put(SignalRequest.RELOAD))
 
     def end(self) -> None:
         """Have the main thread end the service. Any thread may ask for that."""
-        self._words.put(Word.END)
+        self._requests.put(SignalRequest.END)
 
     def reload(self) -> None:
         """Have the main thread start the service again, as a SIGHUP does. Any thread may ask for that."""
-        self._words.put(Word.RELOAD)
+        self._requests.put(SignalRequest.RELOAD)
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait for a word; whether the service is to end. False after ``timeout_s`` seconds, or for a bad reload."""
+        """Wait for a request; whether the service is to end. False after ``timeout_s`` seconds, or for a bad reload."""
         try:
-            word = self._words.get(timeout=timeout_s)
+            request = self._requests.get(timeout=timeout_s)
         except Empty:
             return False
-        self.reloads = word is Word.RELOAD and self._loads()
-        return self.reloads or word is Word.END
+        self.reloads = request is SignalRequest.RELOAD and self._loads()
+        return self.reloads or request is SignalRequest.END
 
     def say_ending(self) -> None:
         """Send STOPPING=1 to the service manager, unless it knows of a reload already."""
@@ -70,8 +70,8 @@ class Signals:
     def start_again(self) -> None:
         """After the end in order: replace this program by its next start if that was for a reload. An end that came
         in between wins."""
-        while self.reloads and not self._words.empty():
-            self.reloads = self._words.get() is Word.RELOAD
+        while self.reloads and not self._requests.empty():
+            self.reloads = self._requests.get() is SignalRequest.RELOAD
         if not self.reloads:
             return
         # Ignored signals stay so in the new program until it listens; by default a SIGHUP would end it.

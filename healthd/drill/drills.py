@@ -19,7 +19,7 @@ from healthd.core.model import Event
 from healthd.core.node import KernelRecord
 from healthd.drill.chain import TITLE, DrillReport, DrillRequest, Ended, banner
 from healthd.drill.injection import prepare
-from healthd.drill.rehearsal import Heard, Rehearsal, Stage
+from healthd.drill.rehearsal import DrillEvent, Rehearsal, Stage
 from healthd.observe.checkup import Checkup
 from healthd.observe.idle import not_idle
 from healthd.remediation.decide.remediation import Remediation
@@ -65,26 +65,26 @@ class Drills:
     def saw(self, records: tuple[KernelRecord, ...]) -> None:
         """Injected records came through the reader of the kernel log."""
         if records:
-            self._tell(Heard(what="records", at=time.monotonic(), records=records))
+            self._tell(DrillEvent(what="records", at=time.monotonic(), records=records))
 
     def due(self, check: str) -> None:
         """This check is due."""
-        self._tell(Heard(what="due", at=time.monotonic(), words=check))
+        self._tell(DrillEvent(what="due", at=time.monotonic(), words=check))
 
     def came_round(self) -> None:
         """The engine has reconciled."""
-        self._tell(Heard(what="round", at=time.monotonic()))
+        self._tell(DrillEvent(what="round", at=time.monotonic()))
 
     def close(self, why: str) -> None:
         """End the running drill, and refuse new ones."""
         self._closed = why
-        self._tell(Heard(what="end", at=time.monotonic(), words=why))
+        self._tell(DrillEvent(what="end", at=time.monotonic(), words=why))
         if (current := self._current) is not None:
             current.injection.close()  # a worker that never answers is not waited for
         if self._one.acquire(timeout=_CLOSE_S):
             self._one.release()
 
-    def _tell(self, heard: Heard) -> None:
+    def _tell(self, heard: DrillEvent) -> None:
         current = self._current
         if current is not None:
             current.queue.put(heard)
@@ -142,7 +142,7 @@ class Drills:
         )
         self._checkup.notices, self._current = (banner(drill.id, what, drill.began, request.who), *notices), drill
         if self._closed:
-            drill.queue.put(Heard(what="end", at=time.monotonic(), words=self._closed))
+            drill.queue.put(DrillEvent(what="end", at=time.monotonic(), words=self._closed))
         report: DrillReport | None = None
         try:
             report = drill.follow()

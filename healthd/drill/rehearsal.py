@@ -43,7 +43,7 @@ _TICK_S = 5.0
 _MOST_LOOKS = 100
 
 
-class Heard(Struct, frozen=True, kw_only=True):
+class DrillEvent(Struct, frozen=True, kw_only=True):
     """An event from the daemon: its monotonic second, and its kind."""
 
     what: Literal["records", "due", "round", "end"]
@@ -81,7 +81,7 @@ class Rehearsal:
         tick: Callable[[str], None],
     ) -> None:
         self.request, self.injection, self.id, self.began = request, injection, drill_id, began
-        self.queue: SimpleQueue[Heard] = SimpleQueue()
+        self.queue: SimpleQueue[DrillEvent] = SimpleQueue()
         self._stage, self._checkup, self._engine, self._tick = stage, stage.checkup, stage.engine, tick
         self._codes = request.kind.codes_of(request.number)
         self._history = replace(self._checkup.monitor.history, faults={}, lasting={}, sightings={})
@@ -129,7 +129,7 @@ class Rehearsal:
 
     # -- events -------------------------------------------------------------------------------------------------------
 
-    def _hear(self, heard: Heard) -> None:
+    def _hear(self, heard: DrillEvent) -> None:
         kind = self.request.kind
         match heard.what:
             case "end":
@@ -142,7 +142,7 @@ class Rehearsal:
             case "round" if self._diagnosis is not None and heard.at >= self._opened_at:
                 self._decide()
 
-    def _read(self, heard: Heard) -> None:
+    def _read(self, heard: DrillEvent) -> None:
         """Judge injected records as the daemon judges a batch. Records of a blind reader prove nothing."""
         log = self._checkup.machine.kernel_log
         if log.error or not log.alive:
@@ -215,7 +215,7 @@ class Rehearsal:
     def _ask_the_policy(self, about: Diagnosis) -> None:
         """In every mode: observe mode does not ask the cluster, and would hide that it does not answer."""
         here = self._engine.rules.mode
-        considered = {mode: each for mode in Mode for each in self._engine.imagined([about], mode)}
+        considered = {mode: each for mode in Mode for each in self._engine.considered_in([about], mode)}
         self._levels = tuple(_level(mode, each, is_here=mode is here) for mode, each in considered.items())
         self._decisions = {mode: each.decision for mode, each in considered.items()}
         blind = [each.reason for each in self._decisions.values() if each.refusal is Refusal.UNREADABLE]
@@ -233,7 +233,7 @@ class Rehearsal:
             return
         self._plan_mode, decision = mode, self._decisions[mode]
         self._tick(f"{TITLE}: reads what each step would do now")
-        self._plan, self._why = self._engine.foretold(decision, about, f"{TITLE.lower()} {self.id}"), ""
+        self._plan, self._why = self._engine.planned_effects(decision, about, f"{TITLE.lower()} {self.id}"), ""
         self._mark(DrillStage.PLAN, f"{len(self._plan)} steps in mode {self._plan_mode}: {', '.join(decision.steps)}")
 
     # -- the chain ----------------------------------------------------------------------------------------------------

@@ -32,7 +32,7 @@ from healthd.sources.machine import Machine
 from healthd.state.monitor import Monitor
 
 if TYPE_CHECKING:
-    from healthd.core.capabilities import Hands  # a check run without a daemon has no such threads
+    from healthd.core.capabilities import PrivilegedThreads  # a check run without a daemon has no such threads
 
 T = TypeVar("T")
 
@@ -54,7 +54,7 @@ class _Run(Struct, frozen=True):
 class Checkup:
     """The checks of one node. ``source`` is what the report calls itself: ``daemon`` or ``local``.
 
-    ``hands``: for threads that have dropped their capabilities, such as those of clients; None where there are none.
+    ``privileged``: for threads that have dropped their capabilities, such as those of clients; else None.
     """
 
     def __init__(
@@ -67,13 +67,13 @@ class Checkup:
         source: str,
         workers: int,
         notices: tuple[str, ...] = (),
-        hands: Hands | None = None,
+        privileged: PrivilegedThreads | None = None,
     ) -> None:
         self.checks, self.machine, self.monitor = checks, machine, monitor
         self._settings, self._source, self.notices = settings, source, notices
         self._workers = workers
         self._pool = ThreadPoolExecutor(max_workers=workers, thread_name_prefix="check")
-        self.hands = hands
+        self.privileged = privileged
         self._running: dict[str, _Run] = {}
         self._due: deque[str] = deque()
         self._lock, self._counting, self._active_lock = Lock(), Lock(), Lock()
@@ -88,12 +88,12 @@ class Checkup:
             self._closed = True
         self._due.clear()
         self._pool.shutdown(wait=False, cancel_futures=True)
-        if self.hands is not None:
-            self.hands.close()
+        if self.privileged is not None:
+            self.privileged.close()
 
     def do(self, work: Callable[[], T]) -> T:
         """Run ``work`` with the capabilities of the process, also for a thread that has dropped its own."""
-        return work() if self.hands is None else self.hands.do(work)
+        return work() if self.privileged is None else self.privileged.do(work)
 
     def interval_s(self, name: str) -> float:
         """How often a check runs: as configured, else as it declares."""

@@ -25,7 +25,7 @@ _VARIES = re.compile(r"\(.*?\)|\b\d+ (?=nodes|machines|repairs)")
 """The part of a reason that may change while the decision stays: the number and names of nodes with the same fault."""
 
 
-class Happening(Struct, frozen=True, kw_only=True):
+class StoryEntry(Struct, frozen=True, kw_only=True):
     """One entry of a node's story. ``kind``: found, ended, decided, done, back, or log ends."""
 
     at: datetime
@@ -77,7 +77,7 @@ class Story(Struct, frozen=True, kw_only=True):
     them."""
 
     host: str
-    happenings: tuple[Happening, ...]
+    happenings: tuple[StoryEntry, ...]
     outages: tuple[Outage, ...]
     decision: Decision
     faults: tuple[Fault, ...]
@@ -89,10 +89,10 @@ class Story(Struct, frozen=True, kw_only=True):
         return tuple(f"{fault.code} on {fault.component}" for fault in self.faults)
 
 
-def of_change(change: Change, now: datetime) -> Happening:
+def of_change(change: Change, now: datetime) -> StoryEntry:
     """The event of a fault that opened or ended."""
     fault = change.fault
-    return Happening(
+    return StoryEntry(
         at=fault.first if change.opened else now,
         kind="found" if change.opened else "ended",
         text=fault.message if change.opened else change.why,
@@ -103,10 +103,10 @@ def of_change(change: Change, now: datetime) -> Happening:
     )
 
 
-def of_decision(decision: Decision, now: datetime) -> Happening:
+def of_decision(decision: Decision, now: datetime) -> StoryEntry:
     """The event of a decision, in the daemon's words."""
     words, about = decision.reason, decision.diagnosis
-    return Happening(
+    return StoryEntry(
         at=now,
         kind="decided",
         text=words if words.startswith(decision.action) else f"{decision.action}: {words}",
@@ -116,7 +116,7 @@ def of_decision(decision: Decision, now: datetime) -> Happening:
     )
 
 
-def of_move(moved: Moved, now: datetime) -> Happening | None:
+def of_move(moved: Moved, now: datetime) -> StoryEntry | None:
     """The event of a step that operators see; None for a slot, an intent or a wait."""
     before, remediation = moved.before, moved.remediation
     if before is None:
@@ -128,7 +128,7 @@ def of_move(moved: Moved, now: datetime) -> Happening | None:
     if not (has_ended or is_out or is_made or is_next):
         return None
     is_back = has_ended and before.step not in (Step.SLOT, Step.DRAIN) and remediation.end is not End.LOST
-    return Happening(
+    return StoryEntry(
         at=now,
         kind="back" if is_back else "done",
         text=moved.message,
@@ -183,7 +183,7 @@ class Account:
 
     def __init__(self, host: str) -> None:
         self._host = host
-        self._happenings: list[Happening] = []
+        self._happenings: list[StoryEntry] = []
         self._outages: list[Outage] = []
         self._out: _Out | None = None
         self._silence, self._messages, self._raised = Silence(), 0, 0
@@ -218,7 +218,7 @@ class Account:
 
     def note(self, now: datetime, kind: str, text: str) -> None:
         """Note an assumed event."""
-        self._happenings.append(Happening(at=now, kind=kind, text=text))
+        self._happenings.append(StoryEntry(at=now, kind=kind, text=text))
 
     def message(self, now: datetime, *, wrong: bool, told: bool) -> None:
         """Note whether the node is out or critical, and whether a message is sent at this moment."""

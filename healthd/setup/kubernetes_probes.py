@@ -290,7 +290,7 @@ def _policies(environ: Mapping[str, str], config: Config, machine: Machine) -> I
     about, namespace = "admission policies", config.orchestrator.kubernetes.namespace
 
     def ask(api: KubeApi) -> Iterator[DoctorResult]:
-        from healthd.remediation.orchestrators.kubernetes.api import How, ResourceKind
+        from healthd.remediation.orchestrators.kubernetes.api import PatchKind, ResourceKind
         from healthd.remediation.orchestrators.kubernetes.events import ClusterEvent, event_of
         from healthd.remediation.orchestrators.kubernetes.node import CLAIMED
 
@@ -321,7 +321,7 @@ def _policies(environ: Mapping[str, str], config: Config, machine: Machine) -> I
         if leases.key_of(machine.name) not in budget:  # with a claim the taint would be allowed
             first = (
                 "healthd-agent-claim-first",
-                lambda: api.patch(ResourceKind.NODE, machine.name, taint, how=How.STRATEGIC),
+                lambda: api.patch(ResourceKind.NODE, machine.name, taint, how=PatchKind.STRATEGIC),
             )
             tried.append(first)
         missing = [policy for policy, write in tried if not _refuses(policy, write)]

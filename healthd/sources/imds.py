@@ -71,7 +71,7 @@ def read_metadata(
         asked.close()
 
 
-class Hurry(Struct, kw_only=True):
+class FastStart(Struct, kw_only=True):
     """A start, which must not wait: once the service kept silent, no caller in the same hurry asks it again.
 
     ``is_on``: until it ends. ``kept_silent``: whether an item had no answer, in a hurry or within its whole second.
@@ -93,9 +93,9 @@ class MetadataSource:
     and once in a while only; in a ``hurry`` a quarter of a second, once."""
 
     def __init__(
-        self, endpoint: str, *, hurry: Hurry | None = None, clock: Callable[[], float] = time.monotonic
+        self, endpoint: str, *, hurry: FastStart | None = None, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self.endpoint, self.hurry, self._clock = endpoint, hurry or Hurry(), clock
+        self.endpoint, self.hurry, self._clock = endpoint, hurry or FastStart(), clock
         self._silent_s, self._silent_times, self._token = -math.inf, 0, Token()
 
     def answers(self) -> bool:

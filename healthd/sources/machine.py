@@ -25,7 +25,7 @@ from healthd.core.node import (
 from healthd.sources.command import run_command, run_configured
 from healthd.sources.filesystem import FilesystemSource
 from healthd.sources.identity import Identity, boot_id, find_identity, metadata_endpoint, node_name
-from healthd.sources.imds import Hurry, MetadataSource
+from healthd.sources.imds import FastStart, MetadataSource
 from healthd.sources.mounts import parse_mountinfo
 from healthd.sources.nvml import NvmlSource
 from healthd.sources.trees import FileTree
@@ -126,7 +126,7 @@ class Machine(Struct, kw_only=True):
 
 
 def open_machine(
-    config: Config, kernel_log_state: Callable[[], KernelLogState] | None = None, *, hurry: Hurry | None = None
+    config: Config, kernel_log_state: Callable[[], KernelLogState] | None = None, *, hurry: FastStart | None = None
 ) -> Machine:
     """The machine that a configuration describes. Asks IMDS only where ``find_identity`` says that it may, in the given
     ``hurry``.

@@ -22,7 +22,7 @@ from healthd.remediation.decide.policy import Rules
 from healthd.remediation.decide.remediation import End, Phase, Remediation, with_act
 from healthd.remediation.engine.dependencies import Timeouts
 from healthd.remediation.engine.gates import in_maintenance
-from healthd.remediation.engine.repairs import Door, Repairs
+from healthd.remediation.engine.repairs import RepairPort, Repairs
 from healthd.remediation.engine.step_result import StepResult, ended
 from healthd.remediation.ports import FleetSnapshot, Hold, NodeView, Provisioner, Slot
 
@@ -95,7 +95,7 @@ class RequestedNode:
     def __init__(
         self,
         *,
-        orchestrator: Door,
+        orchestrator: RepairPort,
         provisioner: Provisioner,
         found: FoundRequest,
         fleet: Fleet,

@@ -48,7 +48,7 @@ from healthd.remediation.decide.policy import Rules
 from healthd.remediation.decide.remediation import End, Phase, Remediation, shifted, with_act
 from healthd.remediation.decide.rules import STEPS
 from healthd.remediation.engine.dependencies import Timeouts
-from healthd.remediation.engine.repairs import Door
+from healthd.remediation.engine.repairs import RepairPort
 from healthd.remediation.engine.step_result import StepResult
 from healthd.remediation.ports import FleetSnapshot, NodeRecord, NodeView, Provisioner, Slot
 
@@ -74,7 +74,7 @@ class Controller:
         self,
         *,
         fleet: Fleet,
-        node: Callable[[str], Door],
+        node: Callable[[str], RepairPort],
         booted: Callable[[str], datetime | None],
         provisioner: Callable[[str, str], Provisioner],
         kept: RequestStore,

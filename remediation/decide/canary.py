@@ -14,7 +14,7 @@ from hashlib import sha256
 
 from msgspec.structs import replace
 
-from healthd.remediation.decide.handoff import Helped, PastAct
+from healthd.remediation.decide.handoff import PastAct, RepairResult
 from healthd.remediation.decide.ledger import Bounds, FleetRecords
 from healthd.remediation.decide.rules import Policy
 
@@ -29,7 +29,7 @@ def revision_of(version: str, policy: Policy, bounds: Bounds, driver: str) -> st
 def worked(records: FleetRecords, revision: str) -> int:
     """How many repairs of this revision, on whichever node, have ended and helped."""
     past = (each for record in records.records.values() for each in record.history if each.act is not PastAct.RETURN)
-    return sum(each.revision == revision and each.outcome is Helped.HELPED for each in past)
+    return sum(each.revision == revision and each.outcome is RepairResult.HELPED for each in past)
 
 
 def canary(records: FleetRecords, revision: str, bounds: Bounds) -> str:

@@ -90,7 +90,7 @@ def is_due(remediation: Remediation, seen: KnownFaults) -> bool:
     return seen.looked or _is_new(remediation, first, seen) or _is_late(remediation, seen)
 
 
-def turns(remediation: Remediation, decision: Decision, seen: KnownFaults) -> bool:
+def takes_over(remediation: Remediation, decision: Decision, seen: KnownFaults) -> bool:
     """Whether what is decided now takes the remediation over; ``decision``: as for a node that is out already."""
     mine, about = own(remediation, seen.open), decided_about(decision, seen.open)
     if about is None or not decision.steps:
@@ -212,7 +212,7 @@ def only_out(remediation: Remediation) -> bool:
     )
 
 
-def instead(remediation: Remediation, new: Remediation) -> Remediation:
+def continued_as(remediation: Remediation, new: Remediation) -> Remediation:
     """A remediation that goes on as another one would: drain, slot and id stay, and so does a text that may be seen
     already.
 

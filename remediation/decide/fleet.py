@@ -83,7 +83,7 @@ class GiveBack(Struct, frozen=True, kw_only=True):
     reason: str
 
 
-class MayClaim(Struct, frozen=True, kw_only=True):
+class MayTakeSlot(Struct, frozen=True, kw_only=True):
     """A slot may be asked for, by the fleet as it was read last and by these ``slots``, those that are taken.
 
     ``is_holder``: this node holds one of them.
@@ -93,13 +93,13 @@ class MayClaim(Struct, frozen=True, kw_only=True):
     is_holder: bool = False
 
 
-class Go(Struct, frozen=True, kw_only=True):
+class HoldsSlots(Struct, frozen=True, kw_only=True):
     """The slots are this node's: it may be taken out, and stay out for as long as it holds them."""
 
     slots: tuple[Slot, ...]
 
 
-Plan = WaitForSlot | TakeSlot | Settle | GiveBack | Go
+Plan = WaitForSlot | TakeSlot | Settle | GiveBack | HoldsSlots
 
 
 class Scope(Struct, frozen=True, kw_only=True):
@@ -182,7 +182,7 @@ def plan(
     if len(kept) < len(scopes):
         return _take_next(node, scopes=scopes, slots=slots, kept=kept, chance=chance, committed=committed)
     if committed:
-        return Go(slots=kept)
+        return HoldsSlots(slots=kept)
     first_look_s = (now_s if since_s is None else since_s) + settle_s
     return _held(scopes, slots, kept, now_s=now_s, looks_s=(first_look_s, first_look_s + settle_s))
 
@@ -316,7 +316,7 @@ def _held(
     pairs = list(zip(scopes, kept, strict=True))
     crowded = [(scope, slot) for scope, slot in pairs if len(_all_out(scope, slots)) > scope.limit]
     if not crowded:
-        return Go(slots=kept) if now_s >= first_s else Settle(until_s=first_s)
+        return HoldsSlots(slots=kept) if now_s >= first_s else Settle(until_s=first_s)
     reason = _over(crowded[0][0], len(_all_out(crowded[0][0], slots)))
     is_below = all(slot.index < scope.limit - len(scope.out - _holders(scope, slots)) for scope, slot in crowded)
     if is_below and now_s < second_s:

@@ -70,7 +70,7 @@ class PastAct(StrEnum):
     RETURN = "return"
 
 
-class Helped(StrEnum):
+class RepairResult(StrEnum):
     """The result of a repair. NOT_KNOWN: it is under way, or its end was not seen."""
 
     NOT_KNOWN = ""
@@ -86,7 +86,7 @@ class PastRepair(Struct, frozen=True, kw_only=True):
     act: PastAct
     at: datetime
     code: str = ""
-    outcome: Helped = Helped.NOT_KNOWN
+    outcome: RepairResult = RepairResult.NOT_KNOWN
     back: datetime | None = None
     revision: str = ""
 
@@ -317,11 +317,11 @@ def remembering(history: Sequence[PastRepair], entry: PastRepair) -> tuple[PastR
 
 
 def with_outcome(
-    history: Sequence[PastRepair], outcome: Helped, back: datetime | None = None
+    history: Sequence[PastRepair], outcome: RepairResult, back: datetime | None = None
 ) -> tuple[PastRepair, ...]:
     """A history whose newest repair came to this, unless it is known what that came to, or there is none."""
     newest = max((number for number, each in enumerate(history) if each.act is not PastAct.RETURN), default=None)
-    if newest is None or history[newest].outcome is not Helped.NOT_KNOWN:
+    if newest is None or history[newest].outcome is not RepairResult.NOT_KNOWN:
         return tuple(history)
     return (*history[:newest], replace(history[newest], outcome=outcome, back=back), *history[newest + 1 :])
 
@@ -380,7 +380,7 @@ def _past(text: str) -> PastRepair | None:
     at = _time(found[2]) if found else None
     if found is None or at is None:
         return None
-    outcome, back, revision = Helped(found[4]), _time(found[5]), found[6] or ""
+    outcome, back, revision = RepairResult(found[4]), _time(found[5]), found[6] or ""
     return PastRepair(act=PastAct(found[1]), at=at, code=found[3], outcome=outcome, back=back, revision=revision)
 
 

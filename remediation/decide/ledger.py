@@ -21,9 +21,9 @@ from healthd.remediation.decide.fleet import listed, out_limit
 from healthd.remediation.decide.handoff import (
     CLOSE,
     HandoffRecord,
-    Helped,
     PastAct,
     PastRepair,
+    RepairResult,
     by_now,
     is_ahead,
     parse,
@@ -142,7 +142,7 @@ def on_record(
     unknown = [each for each in _entries(record) if not _is_known(each, repairs, open_remediation)]
     cycles: list[list[PastRepair]] = []
     for each in unknown:
-        goes_on = bool(cycles) and cycles[-1][-1].outcome is Helped.FAILED and cycles[-1][-1].code == each.code
+        goes_on = bool(cycles) and cycles[-1][-1].outcome is RepairResult.FAILED and cycles[-1][-1].code == each.code
         cycles[-1].append(each) if goes_on else cycles.append([each])
     found = [_cycle(entries) for entries in cycles]
     return tuple(sorted((*repairs, *found), key=lambda each: each.began))
@@ -225,7 +225,7 @@ def returns_of(history: Sequence[PastRepair], code: str, now: datetime) -> int:
     """How often the node was released after it was out for this code, within the last day: by itself, or after a
     repair that helped. It counts from the release, which may be a day after the repair."""
     since = now - timedelta(days=1)
-    came = (each for each in history if each.act is PastAct.RETURN or each.outcome is Helped.HELPED)
+    came = (each for each in history if each.act is PastAct.RETURN or each.outcome is RepairResult.HELPED)
     return sum(each.code == code and (each.back or each.at) > since for each in came)
 
 
@@ -322,7 +322,7 @@ def _in_vain(record: HandoffRecord, code: str, since: datetime) -> bool:
     replaced = [
         each for each in record.history if each.act is PastAct.REPLACE and each.code == code and each.at > since
     ]
-    return any(each.outcome is Helped.FAILED or _came_back(record, each) for each in replaced)
+    return any(each.outcome is RepairResult.FAILED or _came_back(record, each) for each in replaced)
 
 
 def _ends(record: HandoffRecord, code: str) -> list[tuple[datetime, bool]]:
@@ -331,9 +331,9 @@ def _ends(record: HandoffRecord, code: str) -> list[tuple[datetime, bool]]:
     acts = [each for each in record.history if each.code == code and each.act is not PastAct.RETURN]
     ends = []
     for number, each in enumerate(acts):
-        goes_on = each.outcome is Helped.FAILED and number + 1 < len(acts)
-        if each.outcome is not Helped.NOT_KNOWN and not goes_on:
-            ends.append((each.at, each.outcome is Helped.HELPED and not _came_back(record, each)))
+        goes_on = each.outcome is RepairResult.FAILED and number + 1 < len(acts)
+        if each.outcome is not RepairResult.NOT_KNOWN and not goes_on:
+            ends.append((each.at, each.outcome is RepairResult.HELPED and not _came_back(record, each)))
     return ends
 
 

@@ -44,7 +44,7 @@ class Limits(Struct, frozen=True, kw_only=True):
     replace_timeout_s: float = 14_400.0
 
 
-class Stands(Struct, frozen=True, kw_only=True):
+class RemediationStatus(Struct, frozen=True, kw_only=True):
     """Where a remediation stands after its last turn. ``page``: that asks for an operator; ``refusal``: what it waits
     for."""
 
@@ -55,7 +55,7 @@ class Stands(Struct, frozen=True, kw_only=True):
 
 def wanted(
     decided: Decision,
-    stands: Stands | None,
+    stands: RemediationStatus | None,
     problem: str,
     now: datetime,
     limits: Limits,
@@ -115,7 +115,9 @@ def _not_well_yet(remediation: Remediation, now: datetime) -> Remediation:
     return remediation if is_well else replace(remediation, good_since=None)
 
 
-def _of_remediation(decided: Decision, stands: Stands, problem: str, now: datetime, limits: Limits) -> Decision:
+def _of_remediation(
+    decided: Decision, stands: RemediationStatus, problem: str, now: datetime, limits: Limits
+) -> Decision:
     remediation = stands.remediation
     if remediation.end is End.FAILED or stands.page:
         return Decision(action=Action.PAGE, reason=remediation.note, refusal=stands.refusal)

@@ -19,9 +19,9 @@ from healthd.judge.clock import moved
 from healthd.remediation.decide.handoff import (
     CLOSE,
     HandoffRecord,
-    Helped,
     PastAct,
     PastRepair,
+    RepairResult,
     RequestAnswer,
     parse,
     remembering,
@@ -269,7 +269,7 @@ def followed(old: HandoffRecord, remediation: Remediation) -> tuple[PastRepair, 
     newest = next((each for each in reversed(old.history) if each.act is not PastAct.RETURN), None)
     is_same = newest is not None and newest.code == (remediation.code or old.code)
     is_mine = old.remediation_id == remediation.id and is_begun(old)
-    return with_outcome(old.history, Helped.FAILED) if is_mine and is_same else old.history
+    return with_outcome(old.history, RepairResult.FAILED) if is_mine and is_same else old.history
 
 
 def is_begun(record: HandoffRecord) -> bool:
@@ -308,7 +308,7 @@ def with_act(
         revision=there.revision,
     )
     is_entered = any((each.act, each.at) == (made.act, made.at) for each in there.history)
-    past = with_outcome(there.history, Helped.FAILED) if after_silence and not is_entered else there.history
+    past = with_outcome(there.history, RepairResult.FAILED) if after_silence and not is_entered else there.history
     return replace(
         there,
         history=past if is_entered else remembering(past, made),
@@ -335,7 +335,7 @@ def _ended(record: HandoffRecord, remediation: Remediation) -> tuple[PastRepair,
     history = record.history
     if remediation.end is End.FAILED:
         return (
-            with_outcome(history, Helped.FAILED)
+            with_outcome(history, RepairResult.FAILED)
             if record.remediation_id == remediation.id and is_begun(record)
             else history
         )
@@ -343,7 +343,7 @@ def _ended(record: HandoffRecord, remediation: Remediation) -> tuple[PastRepair,
         return history
     back, code = remediation.since.replace(microsecond=0), remediation.code or record.code
     is_repaired = record.remediation_id == remediation.id and is_begun(record)
-    told = with_outcome(history, Helped.HELPED, back) if is_repaired else history
+    told = with_outcome(history, RepairResult.HELPED, back) if is_repaired else history
     is_known = any(each.code == code and back in (each.at, each.back) for each in told)
     if is_known or remediation.settling or remediation.by_command or remediation.code in ORDERED:
         return told

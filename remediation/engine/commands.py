@@ -28,7 +28,7 @@ from healthd.remediation.decide.commands import (
     repaired,
     repaired_meanwhile,
 )
-from healthd.remediation.decide.drive import heading_back, instead
+from healthd.remediation.decide.drive import continued_as, heading_back
 from healthd.remediation.decide.handoff import parse
 from healthd.remediation.decide.policy import holder
 from healthd.remediation.decide.remediation import QUARANTINE_CODE, End, Remediation, is_begun, remediation_id_of
@@ -115,7 +115,7 @@ class CommandChecks:
         if remediation is not None and remediation.code == QUARANTINE_CODE:
             return repaired_meanwhile(remediation, command, ladder[0], now)
         new = repaired(command, remediation_id, now, ladder=ladder, about=about, drains=self._drains)
-        return new if remediation is None else instead(remediation, new)
+        return new if remediation is None else continued_as(remediation, new)
 
     def _rungs(
         self, command: Command, remediation: Remediation | None, now: datetime

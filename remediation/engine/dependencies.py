@@ -2,7 +2,7 @@
 
 Plain values and Protocols, put together once; each part of the engine is handed the same, and nothing here acts. The
 engine may save evidence for minutes and reset GPUs for minutes more. That is no defect as long as each part of it keeps
-to its own deadline, so each part says so to the ``Beat``; the watchdog takes silence beyond that for a defect.
+to its own deadline, so each part says so to the ``Heartbeat``; the watchdog takes silence beyond that for a defect.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from healthd.remediation.decide.canary import canary
 from healthd.remediation.decide.fleet import (
     DAY_WINDOW,
     RATE_WINDOW,
-    Go,
-    MayClaim,
+    HoldsSlots,
+    MayTakeSlot,
     Scope,
     Settle,
     WaitForSlot,
@@ -177,17 +177,17 @@ class Slots(Protocol):
     def reread(self) -> None:
         """Have the next ``take`` ask the cluster, whatever it said last."""
 
-    def take(self, *, committed: bool = False) -> WaitForSlot | Settle | Go:
+    def take(self, *, committed: bool = False) -> WaitForSlot | Settle | HoldsSlots:
         """Go on towards holding every slot that is needed, as far as it goes without waiting.
 
         ``committed``: the node is out already by our own act.
         """
 
-    def take_unless_new(self) -> WaitForSlot | Settle | Go | MayClaim:
+    def take_unless_new(self) -> WaitForSlot | Settle | HoldsSlots | MayTakeSlot:
         """The same, but a node that holds no slot asks for none before ``claim``: the fleet is read for what may be
         against it."""
 
-    def claim(self, seen: MayClaim) -> WaitForSlot | Settle | Go:
+    def claim(self, seen: MayTakeSlot) -> WaitForSlot | Settle | HoldsSlots:
         """Go on from there."""
 
     def wait(self, reason: str) -> WaitForSlot:
@@ -226,7 +226,7 @@ class Resetter(Protocol):
         """Start what was stopped; returns what could not be started, or ""."""
 
 
-class Beat:
+class Heartbeat:
     """Heard from one thread at a time: the one that takes the engine's turn. Asked by any.
 
     What others run meanwhile, to answer a question, is no sign that the engine is alive. ``clock`` is monotonic.
@@ -312,7 +312,7 @@ class Dependencies(Struct, frozen=True, kw_only=True):
     new_id: Callable[[], str] = lambda: secrets.token_hex(4)
     clock: Callable[[], datetime] = lambda: datetime.now(UTC)
     monotonic_s: Callable[[], float] = time.monotonic
-    beat: Beat = field(default_factory=Beat)
+    beat: Heartbeat = field(default_factory=Heartbeat)
 
     def reason_against(self, remedy: Remedy) -> str:
         """Why this remedy cannot be carried out here, or ""."""

@@ -18,14 +18,14 @@ from healthd.core.model import Action, Decision, Diagnosis, Event, Mode, Refusal
 from healthd.judge.diagnose import roots_of
 from healthd.remediation.decide.commands import Command, CommandOutcome
 from healthd.remediation.decide.drive import (
+    continued_as,
     decided_about,
-    instead,
     is_due,
     lowered,
     may_be_lowered,
     only_out,
     own,
-    turns,
+    takes_over,
     why_lowered,
     why_turned,
 )
@@ -125,7 +125,7 @@ class Engine:
                 self.stats.refuse(Refusal.UNREADABLE)
         finally:
             self._steps.hurry = False
-            self._stand(now, problem)
+            self._update_decision(now, problem)
             self._stands = self._steps.stood(now) > timedelta(seconds=2 * self._dependencies.timeouts.calm_s)
             self._dependencies.beat.end()
             self._lock.release()
@@ -264,11 +264,11 @@ class Engine:
         diagnoses = self._judgement.diagnoses()
         return self._considered(diagnoses, self._decider.acknowledged(diagnoses), self._rules())
 
-    def imagined(self, diagnoses: Sequence[Diagnosis], mode: Mode) -> tuple[Considered, ...]:
+    def considered_in(self, diagnoses: Sequence[Diagnosis], mode: Mode) -> tuple[Considered, ...]:
         """The same at this level, if these were all that is wrong and none was acknowledged: for a drill."""
         return self._considered(diagnoses, frozenset(), replace(self._rules(), mode=mode))
 
-    def foretold(self, decision: Decision, diagnosis: Diagnosis, remediation_id: str) -> tuple[str, ...]:
+    def planned_effects(self, decision: Decision, diagnosis: Diagnosis, remediation_id: str) -> tuple[str, ...]:
         """The effect of each step of a decision now, in the words of a command's dry run. Raises BackendError."""
         now = self._clock()
         remediation = replace(
@@ -411,7 +411,7 @@ class Engine:
         is_reported = bool(decision.steps) or decision.action is Action.PAGE
         if is_reported and decision.reason != self._decided_last.reason:
             self._tell(decision)
-        if not turns(remediation, decision, seen) or decision.diagnosis is None:
+        if not takes_over(remediation, decision, seen) or decision.diagnosis is None:
             many = many_returns(remediation.returns, remediation.code, self._rules().bounds)
             return (
                 replace(remediation, asks=_asks(decision, many))
@@ -425,7 +425,7 @@ class Engine:
             decided_about(decision, seen.open) is own(remediation, seen.open)
             and remediation.ladder[:1] == decision.ladder[:1]
         )
-        turned = instead(remediation, replace(new, attempts=remediation.attempts if goes_on else 0))
+        turned = continued_as(remediation, replace(new, attempts=remediation.attempts if goes_on else 0))
         unseen = "" if turned.step is Step.SLOT else self._steps.show(turned)
         self._journal.write(turned, "; ".join(filter(None, (why_turned(remediation, turned, decision.reason), unseen))))
         self._asked = frozenset()
@@ -452,7 +452,7 @@ class Engine:
         if self._rules().mode is not Mode.OBSERVE:
             self._cluster.watch(holds=held)
 
-    def _stand(self, now: datetime, problem: str) -> None:
+    def _update_decision(self, now: datetime, problem: str) -> None:
         """Recompute what an operator is wanted for. ``problem``: why this turn did not succeed, or ""."""
         now_s = self._dependencies.monotonic_s()
         began_s = self._failing_since_s if self._failing_since_s is not None else now_s

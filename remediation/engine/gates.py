@@ -45,7 +45,7 @@ class Gates:
         self._rules, self._platform_texts = dependencies.rules, dependencies.platform_texts
         self._unanswered = timedelta(seconds=dependencies.timeouts.unanswered_s)
         self._undrain_holds = timedelta(seconds=dependencies.timeouts.undrain_holds_s)
-        self._awake = Awake(dependencies.orchestrator, dependencies.judgement)
+        self._awake = KeepAwake(dependencies.orchestrator, dependencies.judgement)
         self.viewed: NodeView | None = None
 
     def at_rest(self, remediation: Remediation, view: NodeView | None = None) -> Refused | None:
@@ -299,7 +299,7 @@ def lost(remediation: Remediation, view: NodeView) -> StepResult:
     return replace(result, refusal=Refusal.FOREIGN_HOLD)
 
 
-class Awake:
+class KeepAwake:
     """Whether one node is kept awake. Calls never overlap."""
 
     def __init__(self, orchestrator: Orchestrator, judgement: Judgement) -> None:

@@ -38,7 +38,7 @@ from healthd.remediation.ports import NodeView, Provisioner, StateOwner
 _REPEATS_AFTER = timedelta(minutes=1)
 
 
-class Door(Protocol):
+class RepairPort(Protocol):
     """The part of an Orchestrator by which a repair reads its node and leaves the handoff record. May raise
     BackendError."""
 
@@ -142,7 +142,7 @@ class Repairs:
     def __init__(
         self,
         *,
-        orchestrator: Door,
+        orchestrator: RepairPort,
         provisioner: Provisioner,
         resetter: Resetter,
         judgement: Witness,

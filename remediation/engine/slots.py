@@ -16,8 +16,8 @@ from healthd.remediation.decide.fleet import (
     LEARNING_S,
     SETTLE_S,
     GiveBack,
-    Go,
-    MayClaim,
+    HoldsSlots,
+    MayTakeSlot,
     Plan,
     Scope,
     Settle,
@@ -130,7 +130,7 @@ class SlotKeeper:
         time, and the cluster may have lost the slot since."""
         self._waiting = self._listed = None
 
-    def take(self, *, committed: bool = False) -> WaitForSlot | Settle | Go:
+    def take(self, *, committed: bool = False) -> WaitForSlot | Settle | HoldsSlots:
         """Go on towards holding every slot that this node needs, as far as it goes without waiting.
 
         ``committed``: the node is out already by our own act, as a store or the cluster says. Asked again after a Go,
@@ -143,17 +143,17 @@ class SlotKeeper:
             move = seen if isinstance(seen, WaitForSlot) else self._planned(seen.slots, committed)
         return self._fenced(move, committed)
 
-    def take_unless_new(self) -> WaitForSlot | Settle | Go | MayClaim:
+    def take_unless_new(self) -> WaitForSlot | Settle | HoldsSlots | MayTakeSlot:
         """The same, but a node that holds no slot asks for none: the fleet is read, so that ``recalled`` is of this
         moment, and ``claim`` goes on from there, or ``wait`` does not. Raises as ``take``."""
         if (move := self._as_before(committed=False)) is None:
             seen = self._looked(committed=False, asks_first=True)
-            if isinstance(seen, MayClaim) and not seen.is_holder:
+            if isinstance(seen, MayTakeSlot) and not seen.is_holder:
                 return seen
             move = seen if isinstance(seen, WaitForSlot) else self._planned(seen.slots, committed=False)
         return self._fenced(move, committed=False)
 
-    def claim(self, seen: MayClaim) -> WaitForSlot | Settle | Go:
+    def claim(self, seen: MayTakeSlot) -> WaitForSlot | Settle | HoldsSlots:
         """Go on from there, as ``take`` does. Raises as that."""
         return self._fenced(self._planned(seen.slots, committed=False), committed=False)
 
@@ -201,24 +201,24 @@ class SlotKeeper:
 
     # -----------------------------------------------------------------------------------------------------------------
 
-    def _fenced(self, move: WaitForSlot | Settle | Go, committed: bool) -> WaitForSlot | Settle | Go:
+    def _fenced(self, move: WaitForSlot | Settle | HoldsSlots, committed: bool) -> WaitForSlot | Settle | HoldsSlots:
         if not (isinstance(move, WaitForSlot) or committed or self._is_fenced):
             self._orchestrator.fence()
             self._is_fenced = True
         return move
 
-    def _as_before(self, committed: bool) -> WaitForSlot | Settle | Go | None:
+    def _as_before(self, committed: bool) -> WaitForSlot | Settle | HoldsSlots | None:
         """Go while every slot is read back; what it waited for while it is not time to look; else None."""
         if self._settled:
             own = self.held()
             if sorted(slot.scope for slot in own) == sorted(self._settled):  # one in each: a second keeps others out
-                return Go(slots=own)
+                return HoldsSlots(slots=own)
             self._settled, self._since_s, self._waiting = (), None, None
         if self._waiting is not None and self._look_s > self._monotonic_s() and not committed:
             return self._waiting
         return None
 
-    def _looked(self, committed: bool, *, asks_first: bool) -> WaitForSlot | MayClaim:
+    def _looked(self, committed: bool, *, asks_first: bool) -> WaitForSlot | MayTakeSlot:
         slots = self._lately().slots
         is_holder = any(slot.node == self._node for slot in slots)
         is_known = self.recalled() is not None
@@ -226,9 +226,9 @@ class SlotKeeper:
             return self._pause(full)
         if is_holder or asks_first or not is_known or not isinstance(self._plan(slots, committed), TakeSlot):
             slots = self._read(slots, is_holder=is_holder)
-        return MayClaim(slots=slots, is_holder=is_holder)
+        return MayTakeSlot(slots=slots, is_holder=is_holder)
 
-    def _planned(self, slots: tuple[Slot, ...], committed: bool) -> WaitForSlot | Settle | Go:
+    def _planned(self, slots: tuple[Slot, ...], committed: bool) -> WaitForSlot | Settle | HoldsSlots:
         for _ in range(_TRIES):
             move = self._plan(slots, committed)
             match move:
@@ -242,7 +242,7 @@ class SlotKeeper:
                 case Settle():
                     self._waiting, self._look_s = move, move.until_s
                     return move
-                case Go():
+                case HoldsSlots():
                     self._settled = tuple(slot.scope for slot in move.slots)
                     self._waiting, self._pause_s, self._turns = None, 0.0, 0
                     return move

@@ -10,7 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from healthd.core.model import Action, Event, Refusal, Refused, Step
-from healthd.remediation.decide.paging import Stands
+from healthd.remediation.decide.paging import RemediationStatus
 from healthd.remediation.decide.remediation import End, Phase, Remediation
 from healthd.remediation.engine.dependencies import Dependencies
 
@@ -30,9 +30,9 @@ class StepResult(Struct, frozen=True, kw_only=True):
     asked: bool = False
 
     @property
-    def stands(self) -> Stands:
+    def stands(self) -> RemediationStatus:
         """Where the remediation stands."""
-        return Stands(remediation=self.remediation, page=self.page, refusal=self.refusal)
+        return RemediationStatus(remediation=self.remediation, page=self.page, refusal=self.refusal)
 
 
 def at_next(remediation: Remediation, now: datetime) -> Remediation:

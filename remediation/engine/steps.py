@@ -25,7 +25,7 @@ from healthd.core.model import REPAIRS, ClearsBy, Refusal, Refused, Step
 from healthd.judge.clock import JUMP, ClockWatch, moved, was_set
 from healthd.judge.diagnose import roots_of
 from healthd.remediation.decide.drive import KnownFaults, ending_job, heading_back, is_replaced, not_helped, only_out
-from healthd.remediation.decide.fleet import Go, MayClaim, Settle, WaitForSlot
+from healthd.remediation.decide.fleet import HoldsSlots, MayTakeSlot, Settle, WaitForSlot
 from healthd.remediation.decide.ledger import held_back, records_of, returns_of, settle_s
 from healthd.remediation.decide.on_job import JobOutcome
 from healthd.remediation.decide.policy import many_at_once
@@ -604,7 +604,7 @@ class SlotGate:
     def settled(self, remediation: Remediation, now: datetime) -> StepResult:
         """Drained in a hurry: nothing further is done before its place has settled; without one it is let go."""
         match move := self._slots.take():
-            case Go():
+            case HoldsSlots():
                 return StepResult(
                     remediation=replace(remediation, settling=False), message=f"holds {_named(move)}", go_on=True
                 )
@@ -624,7 +624,7 @@ class SlotGate:
         if (why := self._not_now(remediation, now)) is not None:
             is_let_go = why.kind is Refusal.CORRELATED and self._gates.comes_until(remediation, now) is None
             return self._stood_back(remediation, now, why) if is_let_go else _waits(remediation, "drain", why)
-        if remediation.settling or remediation.since == now or isinstance(self._slots.take(), Go):
+        if remediation.settling or remediation.since == now or isinstance(self._slots.take(), HoldsSlots):
             return None
         return StepResult(remediation=_at_slot(remediation, now), message="its slot has to settle before the drain")
 
@@ -684,10 +684,10 @@ class SlotGate:
     # -----------------------------------------------------------------------------------------------------------------
 
     def _answered(
-        self, remediation: Remediation, move: WaitForSlot | Settle | Go, now: datetime, *, hurry: bool
+        self, remediation: Remediation, move: WaitForSlot | Settle | HoldsSlots, now: datetime, *, hurry: bool
     ) -> StepResult:
         match move:
-            case Go():
+            case HoldsSlots():
                 if (
                     Step.DRAIN in remediation.steps or (why := self._not_now(remediation, now)) is None
                 ):  # a drain asks for itself
@@ -730,10 +730,10 @@ class SlotGate:
         stands = remediation.order or (remediation.attempts and self._gates.is_over(remediation))
         return None if stands else self._decider.forbidden(now)
 
-    def _taken(self, remediation: Remediation, now: datetime) -> WaitForSlot | Settle | Go:
+    def _taken(self, remediation: Remediation, now: datetime) -> WaitForSlot | Settle | HoldsSlots:
         """Go on towards the slots, and ask for one only where a fresh reading of the fleet has nothing against it."""
         move = self._slots.take_unless_new()
-        if not isinstance(move, MayClaim):
+        if not isinstance(move, MayTakeSlot):
             return move
         self._objected = self._not_now(remediation, now)
         return self._slots.claim(move) if self._objected is None else self._slots.wait(self._objected.words)
@@ -772,7 +772,7 @@ def _out_already(remediation: Remediation, view: NodeView, now: datetime) -> Ste
     return lost(remediation, view)
 
 
-def _named(move: Go) -> str:
+def _named(move: HoldsSlots) -> str:
     return "slot " + ", ".join(f"{slot.scope} {slot.index}" for slot in move.slots)
 
 

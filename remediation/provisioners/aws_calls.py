@@ -18,7 +18,7 @@ from msgspec import Struct
 from healthd.checklib.tables import filled, keyed_rows
 
 
-class Way(StrEnum):
+class Caller(StrEnum):
     """The caller: the agent on the node itself, or ``healthd controller`` for all nodes."""
 
     NODE = "node"
@@ -69,7 +69,7 @@ class AwsCall(Struct, frozen=True, kw_only=True):
     operation: str
     why: str
     scope: IamScope
-    uses: frozenset[tuple[Platform | Feature, Way]]
+    uses: frozenset[tuple[Platform | Feature, Caller]]
     acts: bool = False
     dry_run: bool = False
     sends_file: bool = False
@@ -109,8 +109,8 @@ def _call(cells: Mapping[str, str]) -> AwsCall:
     )
 
 
-def _uses(words: str) -> Iterator[tuple[Platform | Feature, Way]]:
+def _uses(words: str) -> Iterator[tuple[Platform | Feature, Caller]]:
     """``ec2/node``, or ``ec2`` for every way."""
     name, _, way = words.partition("/")
     user = Feature(name) if name in list(Feature) else Platform(name)
-    return ((user, each) for each in Way if way in ("", each))
+    return ((user, each) for each in Caller if way in ("", each))

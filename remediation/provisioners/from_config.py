@@ -30,7 +30,7 @@ from healthd.remediation.provisioners.detect import (
 from healthd.remediation.provisioners.ec2 import Ec2Provisioner
 from healthd.remediation.provisioners.kube_nodes import ByProviderId, KarpenterProvisioner, NodeClaims, launched
 from healthd.remediation.provisioners.local import LocalProvisioner
-from healthd.remediation.provisioners.own_node import Asking, OwnNodeProvisioner
+from healthd.remediation.provisioners.own_node import OwnNodeProvisioner, PlatformRequests
 from healthd.remediation.provisioners.platform_reads import Paced
 from healthd.remediation.provisioners.registry import KINDS, PLATFORMS, PlatformInputs, RepairChannel
 from healthd.remediation.provisioners.slurm_node import OUR_TEXTS, Scontrol
@@ -65,7 +65,7 @@ def open_provisioner(
     made_by_us: Callable[[str], bool] | None = None,
     run: Callable[..., CommandResult] = run_command,
     records: RecordPort | None = None,
-    asking: Callable[[str], Asking] | None = None,
+    asking: Callable[[str], PlatformRequests] | None = None,
 ) -> Provisioner:
     """The provisioner of this node, by ``[provisioner]``. ``scontrol`` None: Slurm does not run the node.
 
@@ -268,7 +268,7 @@ def _by_karpenter(section: ProvisionerSection, subject: TargetNode, records: Rec
 
 
 def _by_own_node(
-    kind: str, subject: TargetNode, records: RecordPort | None, asking: Callable[[str], Asking] | None
+    kind: str, subject: TargetNode, records: RecordPort | None, asking: Callable[[str], PlatformRequests] | None
 ) -> Provisioner:
     if records is None or asking is None:
         how = 'provisioner.hyperpod.how = "label"' if kind == "hyperpod" else f"provisioner.kind = {kind}"

@@ -17,7 +17,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from healthd.remediation.provisioners.aws_calls import AwsCall, Feature, IamScope, Platform, Way, calls
+from healthd.remediation.provisioners.aws_calls import AwsCall, Caller, Feature, IamScope, Platform, calls
 
 MANAGED_TAG = "healthd:managed"
 """Instances and groups that healthd may act on have this tag, with the value ``true``."""
@@ -39,25 +39,25 @@ _SELF = {"ec2:SourceInstanceARN": "arn:PARTITION:ec2:REGION:ACCOUNT:instance/${e
 
 def policies() -> Mapping[str, str]:
     """The text of every policy, by its file's name."""
-    users = [(user, way) for user in (*Platform, *Feature) for way in Way]
+    users = [(user, way) for user in (*Platform, *Feature) for way in Caller]
     return {f"{user}-{way}.json": text(user, way) for user, way in users if _used(user, way)}
 
 
-def text(user: Platform | Feature, way: Way) -> str:
+def text(user: Platform | Feature, way: Caller) -> str:
     """One policy as JSON."""
     return json.dumps(policy(user, way), indent=2) + "\n"
 
 
-def policy(user: Platform | Feature, way: Way) -> dict[str, Any]:
+def policy(user: Platform | Feature, way: Caller) -> dict[str, Any]:
     """One policy: a statement for each resource that IAM can limit calls to, reads apart from acts."""
     return {"Version": "2012-10-17", "Statement": list(_statements(user, way))}
 
 
-def _used(user: Platform | Feature, way: Way) -> list[AwsCall]:
+def _used(user: Platform | Feature, way: Caller) -> list[AwsCall]:
     return [call for call in calls().values() if (user, way) in call.uses]
 
 
-def _statements(user: Platform | Feature, way: Way) -> Iterator[dict[str, Any]]:
+def _statements(user: Platform | Feature, way: Caller) -> Iterator[dict[str, Any]]:
     used = _used(user, way)
     for (acts, scope), alike in groupby(sorted(used, key=_order), key=lambda call: (call.acts, call.scope)):
         statement: dict[str, Any] = {
@@ -75,11 +75,11 @@ def _order(call: AwsCall) -> tuple[bool, str, str]:
     return call.acts, call.scope.name, call.action
 
 
-def _conditions(scope: IamScope, way: Way) -> dict[str, dict[str, str]]:
+def _conditions(scope: IamScope, way: Caller) -> dict[str, dict[str, str]]:
     match scope:
         case IamScope.INSTANCE:
             tagged = {"StringEquals": {f"aws:ResourceTag/{MANAGED_TAG}": "true"}}
-            return {**tagged, "ArnEquals": _SELF} if way is Way.NODE else tagged
+            return {**tagged, "ArnEquals": _SELF} if way is Caller.NODE else tagged
         case IamScope.GROUP:
             return {"StringEquals": {f"autoscaling:ResourceTag/{MANAGED_TAG}": "true"}}
         case IamScope.BUS:

@@ -20,7 +20,7 @@ UNHEARD_S = 2700.0
 """After how many seconds a request without a result pages: EKS waits 10 to 30 minutes, HyperPod some minutes."""
 
 
-class Asking(Protocol):
+class PlatformRequests(Protocol):
     """The node's requests to its platform. Every call may raise BackendError."""
 
     platform: str
@@ -63,7 +63,7 @@ class OwnNodeProvisioner:
         *,
         kind: str,
         subject: TargetNode,
-        asking: Asking,
+        asking: PlatformRequests,
         read: Callable[[], str],
         hint: str,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),

@@ -18,7 +18,7 @@ from healthd.api.exit_codes import ExitCode
 from healthd.config.load import load
 from healthd.core.check import discover
 from healthd.core.node import KernelRecord
-from healthd.remediation.engine.dependencies import Beat
+from healthd.remediation.engine.dependencies import Heartbeat
 from healthd.sim.machine import SimulatedMachine
 from tests.support.limits import limit_s
 from tests.support.running import UNCONTAINED, RunningNode
@@ -186,7 +186,7 @@ def test_a_long_reset_is_announced_by_the_engine_that_the_daemon_makes(
     config = load(
         machine.config, checks={name: check.settings for name, check in discover().items()}, environ={}
     ).config
-    beat, silences, over = Beat(), [0.0], threading.Event()
+    beat, silences, over = Heartbeat(), [0.0], threading.Event()
     agent = acting_agent(config, source="daemon", environ={}, changed=lambda: None, beat=beat)
 
     def watch() -> None:

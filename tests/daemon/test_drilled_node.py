@@ -566,9 +566,9 @@ def test_a_daemon_that_stops_ends_a_drill_and_begins_no_other(agent: Agent) -> N
 
 
 def _end(words: str) -> Any:
-    from healthd.drill.rehearsal import Heard
+    from healthd.drill.rehearsal import DrillEvent
 
-    return Heard(what="end", at=time.monotonic(), words=words)
+    return DrillEvent(what="end", at=time.monotonic(), words=words)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

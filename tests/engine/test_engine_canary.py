@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from healthd.core.model import Action, Mode, Refusal, Remedy, Step
 from healthd.remediation.decide.commands import Command, Verb
-from healthd.remediation.decide.handoff import HandoffRecord, Helped, PastAct, PastRepair, parse
+from healthd.remediation.decide.handoff import HandoffRecord, PastAct, PastRepair, RepairResult, parse
 from tests.support.engine_replay import WELL, Replay
 from tests.support.engine_rig import NODE, STORIES, World
 from tests.support.engine_wire import kill
@@ -25,7 +25,7 @@ def first(folder: Path, name: str = "repair") -> World:
     return world
 
 
-def others_have_worked(world: World, *outcomes: Helped) -> None:
+def others_have_worked(world: World, *outcomes: RepairResult) -> None:
     """Repairs by the same revision on other nodes."""
     for number, outcome in enumerate(outcomes, 2):
         past = PastRepair(act=PastAct.RESET, at=world.clock.now(), code="x.y", outcome=outcome, revision=REVISION)
@@ -65,13 +65,13 @@ def test_killed_at_any_boundary_it_is_made_once_and_after_the_approval(tmp_path:
         record = parse(world.orchestrator.read_record())
         assert record is not None
         last = record.history[-1]  # one that was killed inside its act has the attempt before it as well
-        assert (last.revision, last.outcome) == (REVISION, Helped.HELPED)
+        assert (last.revision, last.outcome) == (REVISION, RepairResult.HELPED)
 
 
 def test_later_repairs_go_by_themselves(tmp_path: Path) -> None:
     """Three worked elsewhere: no one is asked."""
     world = first(tmp_path)
-    others_have_worked(world, *[Helped.HELPED] * 3)
+    others_have_worked(world, *[RepairResult.HELPED] * 3)
     assert world.run_to_end().ending() == WELL
     assert not any("approval" in message for message in world.message)
 
@@ -79,17 +79,17 @@ def test_later_repairs_go_by_themselves(tmp_path: Path) -> None:
 def test_what_waits_goes_on_when_the_canary_has_worked_elsewhere(tmp_path: Path) -> None:
     """Two worked and one failed: it waits; the third that works lets it go, without an operator."""
     world = first(tmp_path)
-    others_have_worked(world, Helped.HELPED, Helped.HELPED, Helped.FAILED)
+    others_have_worked(world, RepairResult.HELPED, RepairResult.HELPED, RepairResult.FAILED)
     world.run(300)
     assert world.provisioner.requests == 0
-    others_have_worked(world, *[Helped.HELPED] * 3)
+    others_have_worked(world, *[RepairResult.HELPED] * 3)
     assert world.run_to_end().ending() == WELL
 
 
 def test_another_revision_asks_again(tmp_path: Path) -> None:
     """The driver, the policy or healthd changed while the node waited for its job: what worked before is none of it."""
     world = first(tmp_path)
-    others_have_worked(world, *[Helped.HELPED] * 3)
+    others_have_worked(world, *[RepairResult.HELPED] * 3)
     world.at(1, lambda: setattr(world, "rules", replace(world.rules, revision="ffffffff")))
     world.run(200)
     assert world.provisioner.requests == 0

@@ -12,7 +12,7 @@ from healthd.core.errors import BackendBusy, BackendError, BackendRefused
 from healthd.core.model import Action, Component, Mode, Refusal, Remedy, Severity, Verdict
 from healthd.notify.news import topics
 from healthd.remediation.decide.commands import Command, Verb
-from healthd.remediation.decide.handoff import HandoffRecord, Helped, PastAct, PastRepair, Versions, parse
+from healthd.remediation.decide.handoff import HandoffRecord, PastAct, PastRepair, RepairResult, Versions, parse
 from tests.support.engine_rig import IN, NODE, STORIES, WORN_OUT, XID_79, XID_95, Trouble, World
 
 
@@ -178,7 +178,7 @@ def with_a_busy_day(tmp_path: Path) -> World:
     world = World(tmp_path / "n1", mode=Mode.REPAIR, can_replace=True)
     at = world.clock.now() - timedelta(hours=2)
     for name in ("n2", "n3", "n4", "n5"):
-        past = PastRepair(act=PastAct.REPLACE, at=at, code="gpu.remap.failure", outcome=Helped.HELPED)
+        past = PastRepair(act=PastAct.REPLACE, at=at, code="gpu.remap.failure", outcome=RepairResult.HELPED)
         world.cluster.nodes[name].record = HandoffRecord(history=(past,)).text
     return world.at(10, lambda: world.log_line(WORN_OUT)).run(20)
 

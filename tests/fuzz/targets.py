@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.fuzz import targets_cluster, targets_doors, targets_kernel, targets_logs, targets_node, targets_setup
+from tests.fuzz import targets_cluster, targets_kernel, targets_logs, targets_node, targets_setup, targets_sockets
 from tests.fuzz.target import Target
 
 TARGETS: dict[str, Target] = {
@@ -12,7 +12,7 @@ TARGETS: dict[str, Target] = {
         *targets_logs.TARGETS,
         *targets_node.TARGETS,
         *targets_cluster.TARGETS,
-        *targets_doors.TARGETS,
+        *targets_sockets.TARGETS,
         *targets_setup.TARGETS,
     )
 }

@@ -20,7 +20,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from msgspec import Struct
 
 from healthd.core.errors import BackendRefused, BackendUnknown, SlotTaken
-from healthd.remediation.decide.fleet import SETTLE_S, Go, Settle, WaitForSlot
+from healthd.remediation.decide.fleet import SETTLE_S, HoldsSlots, Settle, WaitForSlot
 from healthd.remediation.engine.slots import LONGEST_PAUSE_S, SlotKeeper
 from healthd.remediation.ports import FleetSnapshot, Slot
 from healthd.sim.cluster import FakeCluster, FakeOrchestrator
@@ -365,7 +365,7 @@ class Fleet(RuleBasedStateMachine):
                 is_bereft = agent.bereft_s >= oldest_s  # since the oldest list that this turn may have seen
                 assert is_bereft or node in self.holders("cluster"), "drained in a hurry without a slot"
                 FIGURES.hurried += 1
-            if (isinstance(answer, Go) or in_hurry) and cluster.view().hold is None:
+            if (isinstance(answer, HoldsSlots) or in_hurry) and cluster.view().hold is None:
                 agent.settling = in_hurry
                 cluster.quarantine(TEXT)
         else:
@@ -378,8 +378,8 @@ class Fleet(RuleBasedStateMachine):
         """Who goes is not to blame for what others did since its last reading, or since its claim if that is later. It
         counts as out from here, also where its slot was deleted meanwhile."""
         agent = self.agents[node]
-        newly = isinstance(answer, Go) and not agent.settled
-        agent.settled = isinstance(answer, Go)
+        newly = isinstance(answer, HoldsSlots) and not agent.settled
+        agent.settled = isinstance(answer, HoldsSlots)
         if newly:
             FIGURES.settled += 1
             self.excuse(len(self.foreign_s) - agent.knows, goes=node)

@@ -22,14 +22,14 @@ from healthd.remediation.orchestrators.kubernetes.eviction import (
     Drain,
     EvictionRule,
     EvictMode,
-    Fate,
     GangMode,
     Plan,
     Pod,
+    PodState,
     planned,
 )
 from healthd.remediation.orchestrators.kubernetes.gangs import GangLabels, gang_of, gangs_to_see, with_gangs
-from healthd.remediation.orchestrators.kubernetes.node import UNHEALTHY, Held, Taint
+from healthd.remediation.orchestrators.kubernetes.node import UNHEALTHY, OwnershipAnnotation, Taint
 
 START = datetime(2026, 11, 21, 12, tzinfo=UTC)
 OWNERS = ("static", "nodename", "tolerating")
@@ -68,7 +68,7 @@ class World(Struct):
 
     def sync(self, *, lost: bool) -> None:
         """As the controller goes round: reads or writes the record, then evicts."""
-        held = Held(text="t", by="b", stamp=int(START.timestamp()) + self.hold)
+        held = OwnershipAnnotation(text="t", by="b", stamp=int(START.timestamp()) + self.hold)
         if self.memory is None:
             self.memory = records_in(self.kept)
             assert self.memory is not None
@@ -88,7 +88,7 @@ class World(Struct):
             for uid, (who, at) in self.pods.items()
         ]
         for plan in planned(pods, [ANYTHING], drain, self.now):
-            if plan.fate is Fate.EVICT:
+            if plan.state is PodState.EVICT:
                 identity, _ = self.pods.pop(plan.pod.metadata.uid)
                 key = (self.hold, identity)
                 self.evicted[key] = self.evicted.get(key, 0) + 1
@@ -185,7 +185,7 @@ def test_a_gang_that_runs_elsewhere_too_is_never_evicted_under_wait(found: list[
     """Not one pod of it, here or elsewhere, whatever its owner, and however old its members are."""
     pods = members(found, label)
     elsewhere = {gang_of(pod, MARKS) for pod in pods if pod.spec.nodeName not in ("", "n1") and runs(pod)}
-    evicted = [plan.pod for plan in decided(pods, GangMode.WAIT) if plan.fate is Fate.EVICT]
+    evicted = [plan.pod for plan in decided(pods, GangMode.WAIT) if plan.state is PodState.EVICT]
     assert not [pod for pod in evicted if gang_of(pod, MARKS) in elsewhere]
     assert all(pod.spec.nodeName == "n1" for pod in evicted)
 
@@ -194,7 +194,7 @@ def test_a_gang_that_runs_elsewhere_too_is_never_evicted_under_wait(found: list[
 def test_a_whole_gang_goes_or_none_of_it(found: list[dict[str, object]], label: str) -> None:
     """Of those that were made before the drain began: a member that may not go keeps all of them."""
     pods = members(found, label)
-    evicted = {plan.pod.metadata.uid for plan in decided(pods, GangMode.WHOLE) if plan.fate is Fate.EVICT}
+    evicted = {plan.pod.metadata.uid for plan in decided(pods, GangMode.WHOLE) if plan.state is PodState.EVICT}
     for gang in {gang_of(pod, MARKS) for pod in pods if pod.metadata.uid in evicted}:
         old = [pod for pod in pods if gang_of(pod, MARKS) == gang and pod.spec.nodeName and runs(pod)]
         for pod in old:

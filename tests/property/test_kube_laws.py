@@ -24,7 +24,7 @@ from healthd.remediation.orchestrators.kubernetes.conditions import (
 from healthd.remediation.orchestrators.kubernetes.count import CountedNodes, budget_before, count
 from healthd.remediation.orchestrators.kubernetes.node import (
     KEEPS,
-    Held,
+    OwnershipAnnotation,
     fence_patch,
     hold_of,
     label_value,
@@ -86,7 +86,7 @@ def test_release_takes_what_quarantine_brought_and_nothing_else(
     node: dict[str, Any] = {"metadata": metadata, "spec": {"taints": taints}}
     if was_cordoned:
         node["spec"]["unschedulable"] = True
-    held = Held(text="healthd: gpu.xid.79 gpu:0 [x]", by="healthd-agent", stamp=1)
+    held = OwnershipAnnotation(text="healthd: gpu.xid.79 gpu:0 [x]", by="healthd-agent", stamp=1)
     out = merged(node, fence_patch(node_of(node)))
     out = merged(out, quarantine_patch(node_of(out), held, effect="NoSchedule", cordon=cordon))
     assert hold_of(node_of(out)) is not None

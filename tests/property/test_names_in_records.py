@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from healthd.checklib.loglines import NAME_BYTES, LineRow, Words, after_lead, line_rows, split_line
+from healthd.checklib.loglines import NAME_BYTES, LineHead, LineRow, after_lead, line_rows, split_line
 from healthd.checks.kernel_rules import KernelRulesSettings as Rules
 from healthd.checks.kernel_rules import SiteRule
 from healthd.core.check import discover
@@ -184,7 +184,7 @@ def test_no_row_of_weight_fits_a_name_alone(row: LineRow) -> None:
 def test_what_the_kernel_is_not_known_to_say_behind_a_name_has_no_words() -> None:
     """It may be the rest of the name: such a record is judged by nothing."""
     line = "a[1]: NVRM: Xid[8050] took: a trap"
-    assert split_line(line) == Words(len(line), "a[1]: NVRM: Xid", "8050")
+    assert split_line(line) == LineHead(len(line), "a[1]: NVRM: Xid", "8050")
     assert split_line("traps: python3[4711] general protection fault").at == 0
     assert split_line("a very long name of something[1]: segfault at 0").at == 0
 

@@ -23,7 +23,7 @@ from healthd.notify.news import (
     tell,
     topics,
 )
-from healthd.remediation.decide.paging import Limits, Stands, due, wanted
+from healthd.remediation.decide.paging import Limits, RemediationStatus, due, wanted
 from healthd.remediation.decide.remediation import End, Phase
 from healthd.remediation.decide.rules import STEPS, kept_out
 from healthd.remediation.ports import Hold
@@ -162,7 +162,7 @@ SECONDS = st.sampled_from((0.0, 60.0, 3_599.0, 3_600.0, 14_399.0, 14_400.0, 86_3
 
 
 @st.composite
-def stands(draw: st.DrawFn) -> Stands:
+def stands(draw: st.DrawFn) -> RemediationStatus:
     """A remediation anywhere in any playbook, however old, held up or ended, as its last turn left it."""
     steps = draw(st.sampled_from([*STEPS.values(), *(kept_out(each) for each in STEPS.values())]))
     since = T0 - timedelta(seconds=draw(SECONDS))
@@ -182,10 +182,12 @@ def stands(draw: st.DrawFn) -> Stands:
         order=draw(st.sampled_from(("", "uid 0"))),
         note="as it is",
     )
-    return Stands(remediation=remediation, page=draw(st.booleans()), refusal=draw(st.sampled_from((None, *Refusal))))
+    return RemediationStatus(
+        remediation=remediation, page=draw(st.booleans()), refusal=draw(st.sampled_from((None, *Refusal)))
+    )
 
 
-def said_of(each: Stands, decision: Decision) -> dict[str, Topic]:
+def said_of(each: RemediationStatus, decision: Decision) -> dict[str, Topic]:
     remediation = each.remediation if each.remediation.is_open else None
     found = topics(
         verdict=Verdict.CRITICAL,
@@ -210,7 +212,7 @@ DECIDED = st.sampled_from(
 
 @given(stands(), DECIDED, st.sampled_from(("", "no answer")))
 def test_nothing_is_out_longer_than_its_bound_without_a_page_that_comes_again(
-    each: Stands, decided: Decision, problem: str
+    each: RemediationStatus, decided: Decision, problem: str
 ) -> None:
     """Whatever it waits for, whoever is asked: an open remediation that is overdue pages, and the page is told each
     day."""
@@ -224,7 +226,7 @@ def test_nothing_is_out_longer_than_its_bound_without_a_page_that_comes_again(
 
 
 @given(stands(), DECIDED)
-def test_a_page_of_a_case_has_a_cause_in_that_case(each: Stands, decided: Decision) -> None:
+def test_a_page_of_a_case_has_a_cause_in_that_case(each: RemediationStatus, decided: Decision) -> None:
     """What was wanted before it was opened does not outlive that: somebody is asked for by its turn, its end, what it
     was opened for, or its age."""
     decision = wanted(decided, each, "", T0, LIMITS)
@@ -239,7 +241,7 @@ def test_a_page_of_a_case_has_a_cause_in_that_case(each: Stands, decided: Decisi
 
 
 @given(stands(), DECIDED)
-def test_a_node_that_our_drain_holds_is_said_to_be_out(each: Stands, decided: Decision) -> None:
+def test_a_node_that_our_drain_holds_is_said_to_be_out(each: RemediationStatus, decided: Decision) -> None:
     """Its own topic stands for as long as the remediation has its drain, so that none says that it is over."""
     message = said_of(each, wanted(decided, each, "", T0, LIMITS))
     if each.remediation.is_open and each.remediation.hold is not None:

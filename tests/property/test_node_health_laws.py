@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from healthd.core.model import Remedy
-from healthd.remediation.decide.handoff import HandoffRecord, Helped, PastAct, PastRepair, RequestAnswer, parse
+from healthd.remediation.decide.handoff import HandoffRecord, PastAct, PastRepair, RepairResult, RequestAnswer, parse
 from healthd.remediation.orchestrators.kubernetes.node_health import (
     read_record,
     record_of,
@@ -25,7 +25,7 @@ HISTORY = st.lists(
         act=st.sampled_from(PastAct),
         at=TIMES.filter(bool),
         code=TEXTS,
-        outcome=st.sampled_from(Helped),
+        outcome=st.sampled_from(RepairResult),
         back=TIMES,
     ),
     max_size=20,

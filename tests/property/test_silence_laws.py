@@ -6,15 +6,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from healthd.core.model import ClusterTrouble
-from healthd.remediation.orchestrators.kubernetes.silent_nodes import Quiet, Silences, silent_in, silent_text
+from healthd.remediation.orchestrators.kubernetes.silent_nodes import SilenceKind, Silences, silent_in, silent_text
 
 TIMEOUT_S, GAP_S = 100.0, 20.0
 QUIET = st.one_of(
     st.none(),
     st.sampled_from(
         [
-            Quiet(trouble=ClusterTrouble.NODE_DOWN),
-            *(Quiet(trouble=ClusterTrouble.AGENT_SILENT, beat=each) for each in "ab"),
+            SilenceKind(trouble=ClusterTrouble.NODE_DOWN),
+            *(SilenceKind(trouble=ClusterTrouble.AGENT_SILENT, beat=each) for each in "ab"),
         ]
     ),
 )
@@ -23,12 +23,12 @@ LOOKS = st.lists(st.tuples(st.integers(0, 60), QUIET, st.booleans()), max_size=4
 
 @given(LOOKS)
 def test_it_pages_exactly_after_a_silence_that_was_seen_for_its_timeout(
-    looks: list[tuple[int, Quiet | None, bool]],
+    looks: list[tuple[int, SilenceKind | None, bool]],
 ) -> None:
     """Each look comes so many seconds after the one before; with ``True`` another leader makes it, which is told what
     paged, and counts what did not from its own first look."""
     silences = Silences(timeout_s=TIMEOUT_S, gap_s=GAP_S, paging={})
-    paged: dict[str, Quiet] = {}
+    paged: dict[str, SilenceKind] = {}
     now_s, before, seen_s = 0.0, None, 0.0
     for step_s, quiet, is_new_leader in looks:
         now_s += step_s

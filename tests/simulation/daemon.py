@@ -33,7 +33,7 @@ from healthd.remediation.decide.ledger import repairs_of
 from healthd.remediation.decide.policy import Rules
 from healthd.remediation.decide.rules import FEATURE, Policy
 from healthd.remediation.engine.absent import AbsentNodes, AbsentWatch
-from healthd.remediation.engine.dependencies import Beat, Dependencies, Hindsight, Resetter
+from healthd.remediation.engine.dependencies import Dependencies, Heartbeat, Hindsight, Resetter
 from healthd.remediation.engine.engine import Engine
 from healthd.remediation.engine.slots import SlotKeeper
 from healthd.remediation.ports import Provisioner
@@ -342,7 +342,7 @@ class Daemon:
             new_id=ground.new_id,
             clock=wall.now,
             monotonic_s=ground.timeline,
-            beat=Beat(ground.timeline),
+            beat=Heartbeat(ground.timeline),
         )
 
     def record(self, text: str) -> None:

@@ -21,7 +21,14 @@ from healthd.fleet.nodes import fleet_nodes
 from healthd.fleet.readings import reading_of
 from healthd.ledger.changes import NodeReading, SeenFault, with_inventory
 from healthd.ledger.entries import LedgerGpu, MachineIdentity
-from healthd.remediation.decide.handoff import HandoffRecord, Helped, PastAct, PastRepair, remembering, with_outcome
+from healthd.remediation.decide.handoff import (
+    HandoffRecord,
+    PastAct,
+    PastRepair,
+    RepairResult,
+    remembering,
+    with_outcome,
+)
 from healthd.remediation.decide.remediation import PREFIX
 from healthd.remediation.decide.summary import NodeState, NodeSummary
 from healthd.remediation.ports import Hold, ListedNode
@@ -222,10 +229,10 @@ class LawfulFleet:
 
     def _rebooted(self, node: _Node) -> None:
         if self._random.random() < self.law.reboot_helps:
-            node.history = with_outcome(node.history, Helped.HELPED, self.now)
+            node.history = with_outcome(node.history, RepairResult.HELPED, self.now)
             self._serve(node)
             return
-        node.history = with_outcome(node.history, Helped.FAILED)
+        node.history = with_outcome(node.history, RepairResult.FAILED)
         node.step = Step.REPLACE
         self._acts(node, PastAct.REPLACE)
         self._later(2 * HOUR, "replaced", node)
@@ -235,7 +242,7 @@ class LawfulFleet:
         pool.append(node.machine)
         node.machine = pool.popleft()
         self._place(node)
-        node.history = with_outcome(node.history, Helped.HELPED, self.now)
+        node.history = with_outcome(node.history, RepairResult.HELPED, self.now)
         self._serve(node)
 
     def _silence(self, node: _Node) -> None:

@@ -26,7 +26,7 @@ from healthd.remediation.decide.ledger import repairs_of
 from healthd.remediation.decide.on_job import JobStage
 from healthd.remediation.decide.policy import Rules
 from healthd.remediation.decide.remediation import Phase, Remediation
-from healthd.remediation.engine.dependencies import Beat, Dependencies, Timeouts
+from healthd.remediation.engine.dependencies import Dependencies, Heartbeat, Timeouts
 from healthd.remediation.engine.engine import Engine
 from healthd.remediation.engine.slots import SlotKeeper
 from healthd.remediation.ports import JobControl, Orchestrator
@@ -138,7 +138,7 @@ class World:
         self.timeouts = replace(TIMEOUTS, calm_s=calm_s)
         folder.mkdir(parents=True, exist_ok=True)
         self.folder, self.clock, self.wire = folder, FakeClock(), Wire()
-        self.beat = Beat(self.clock)
+        self.beat = Heartbeat(self.clock)
         self.cluster = FakeCluster(*(f"n{number}" for number in range(1, fleet + 1)), clock=self.seconds)
         self.rules = Rules(mode=mode, max_out=max_out)
         self.quotas: dict[str, str | int] = {}

@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from healthd.core.model import Mode, Remedy
 from healthd.fleet.nodes import FleetPicture, fleet_nodes
 from healthd.remediation.decide.fleet import CLUSTER
-from healthd.remediation.decide.handoff import HandoffRecord, Helped, PastAct, PastRepair
+from healthd.remediation.decide.handoff import HandoffRecord, PastAct, PastRepair, RepairResult
 from healthd.remediation.decide.summary import NodeState, NodeSummary
 from healthd.remediation.ports import Hold, ListedNode, Slot
 
@@ -104,7 +104,9 @@ def _story(
         remedy=Remedy.REBOOT_NODE,
         attempt=1,
         history=(
-            PastRepair(act=PastAct.RESET, at=since + timedelta(minutes=1), code="gpu.xid.79", outcome=Helped.FAILED),
+            PastRepair(
+                act=PastAct.RESET, at=since + timedelta(minutes=1), code="gpu.xid.79", outcome=RepairResult.FAILED
+            ),
         ),
     ).text
     match what:

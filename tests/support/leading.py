@@ -39,7 +39,7 @@ class Leading:
         self.folder, self.sync, self._before = folder, sync, list(before)
         self.stats = ControllerStats(orchestrator="slurm", provisioner="ec2", mode=Mode.OBSERVE)
         self.ended: list[str] = []
-        self.reading, self.incident_hands, self.fence_hands = SharedReading(_no_fleet), None, None
+        self.reading, self.incident_backend, self.fence_backend = SharedReading(_no_fleet), None, None
         self.jobs = None
 
     def take_lead(self, held: ExitStack, progress: Progress) -> bool:

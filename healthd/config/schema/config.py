@@ -34,7 +34,7 @@ Percent = Annotated[
     str,
     Meta(pattern=r"^(100|[0-9]{1,2}(\.[0-9]+)?)%\Z", description='a percentage such as "5%"'),
 ]
-Beat = Annotated[float, Meta(ge=60, le=86_400, description="seconds, from 60 to 86400")]
+Heartbeat = Annotated[float, Meta(ge=60, le=86_400, description="seconds, from 60 to 86400")]
 Few = Annotated[int, Meta(ge=1, le=100, description="a whole number from 1 to 100")]
 WithoutAnswer = Annotated[
     str,
@@ -164,7 +164,7 @@ class SlurmSection(Struct, frozen=True, kw_only=True):
     """Whether the daemon leaves a summary of this node with slurmctld, as the node's ``Extra``: at most 200 bytes, for
     ``healthd fleet``. It changes no state and no job. An ``Extra`` that is not healthd's stays as it is."""
 
-    heartbeat_s: Beat = 600.0
+    heartbeat_s: Heartbeat = 600.0
     """How often, in seconds, a summary that has not changed is written again. A node whose summary is older than two
     and a half heartbeats is *silent*. In a fleet of more than 1,800 nodes set a third of their number, 3300 for
     10,000: all heartbeats together then cost slurmctld less than 1 % of a core (bench/README.md)."""

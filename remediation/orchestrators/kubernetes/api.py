@@ -112,7 +112,7 @@ class ResourceKind(Enum):
     SELF_REVIEW = ("authentication.k8s.io", "v1", "SelfSubjectReview", "selfsubjectreviews", False)
 
 
-class How(Enum):
+class PatchKind(Enum):
     """How a patch is merged. STRATEGIC merges a node's conditions by type; MERGE would replace all of them."""
 
     MERGE = PatchType.MERGE
@@ -170,7 +170,7 @@ class KubeApi:
         name: str,
         body: Mapping[str, Any],
         *,
-        how: How = How.MERGE,
+        how: PatchKind = PatchKind.MERGE,
         namespace: str | None = None,
         status: bool = False,
     ) -> dict[str, Any]:

@@ -22,7 +22,14 @@ from msgspec import Struct
 from healthd.core.errors import BackendBusy, BackendError
 from healthd.remediation.decide.rules import by_feature
 from healthd.remediation.orchestrators.kubernetes.api import Conflict, Disrupting, KubeApi, Missing, ResourceKind
-from healthd.remediation.orchestrators.kubernetes.eviction import Fate, Plan, Pod, eviction_of, owner_of, pods_in
+from healthd.remediation.orchestrators.kubernetes.eviction import (
+    Plan,
+    Pod,
+    PodState,
+    eviction_of,
+    owner_of,
+    pods_in,
+)
 from healthd.remediation.orchestrators.kubernetes.node import KubeNode, features_of, node_of
 
 ASKED = "healthd.io/restart-device-plugin"
@@ -142,7 +149,7 @@ class KubePlugins:
             return ""
         self._leads()
         self._acts.append((self._monotonic_s(), name))
-        meta, plan = plugin.metadata, Plan(pod=plugin, fate=Fate.EVICT, why="")
+        meta, plan = plugin.metadata, Plan(pod=plugin, state=PodState.EVICT, why="")
         try:
             self._api.evict(meta.name, namespace=meta.namespace, body=eviction_of(plan))
         except (Missing, Conflict, BackendBusy) as error:

@@ -38,9 +38,9 @@ from healthd.remediation.orchestrators.kubernetes.event_writer import KubeDrainE
 from healthd.remediation.orchestrators.kubernetes.eviction import (
     Drain,
     EvictionRule,
-    Fate,
     Plan,
     Pod,
+    PodState,
     died_with,
     eviction_of,
     overdue,
@@ -52,7 +52,14 @@ from healthd.remediation.orchestrators.kubernetes.eviction import (
 )
 from healthd.remediation.orchestrators.kubernetes.gangs import Gang, GangLabels, gang_of, gangs_to_see, with_gangs
 from healthd.remediation.orchestrators.kubernetes.lease_notes import LeaseNotes
-from healthd.remediation.orchestrators.kubernetes.node import UNHEALTHY, Held, KubeNode, features_of, hold_of, node_of
+from healthd.remediation.orchestrators.kubernetes.node import (
+    UNHEALTHY,
+    KubeNode,
+    OwnershipAnnotation,
+    features_of,
+    hold_of,
+    node_of,
+)
 
 _EVICTED = "evicted"
 _DONE = (_EVICTED, "gone", "its namespace is being deleted")
@@ -72,7 +79,7 @@ class NodeFault(Struct, frozen=True, kw_only=True):
     ends_process: bool
 
 
-def fault_of(held: Held) -> NodeFault:
+def fault_of(held: OwnershipAnnotation) -> NodeFault:
     """The fault that a hold names. Its hold alone does not show whether a fault is contained: one that may be ends no
     process."""
     code, component, _ = parse_reason(held.text) or ("", "", "")
@@ -182,7 +189,7 @@ class KubeDrain:
         return DrainState(message=f"the drain is stuck: {message}" if stuck else message, stuck=bool(stuck))
 
     def _drain_of(
-        self, node: KubeNode, held: Held, pods: Sequence[Pod], claimed: Collection[str], now: datetime
+        self, node: KubeNode, held: OwnershipAnnotation, pods: Sequence[Pod], claimed: Collection[str], now: datetime
     ) -> Drain:
         record = self._records.of(node.name, held) or self._begun(node.name, held, pods, claimed, now)
         taints = tuple(taint for taint in node.taints if taint.key == UNHEALTHY)
@@ -190,7 +197,7 @@ class KubeDrain:
         return Drain(node=node.name, since=since, record=record, taints=taints, ready=node.is_ready)
 
     def _begun(
-        self, name: str, held: Held, pods: Sequence[Pod], claimed: Collection[str], now: datetime
+        self, name: str, held: OwnershipAnnotation, pods: Sequence[Pod], claimed: Collection[str], now: datetime
     ) -> DrainRecord:
         """Record the beginning of a drain. It concerns the pods that are here now, and the members of their gangs
         wherever they run: a gang that has just started must not lose the members of one node alone."""
@@ -200,13 +207,13 @@ class KubeDrain:
         return self._records.begin(name, held, made, claimed, now)
 
     def _asked(
-        self, name: str, held: Held, members: Mapping[Gang, Collection[Pod]], plans: Sequence[Plan]
+        self, name: str, held: OwnershipAnnotation, members: Mapping[Gang, Collection[Pod]], plans: Sequence[Plan]
     ) -> Mapping[str, str]:
         """Request each planned eviction; its result, by the uid of the pod."""
         refused = {gang: why for gang in members if (why := self._objection(name, held, gang, plans))}
         asked = {}
         for plan in plans:
-            if plan.fate is not Fate.EVICT:
+            if plan.state is not PodState.EVICT:
                 continue
             gang = gang_of(plan.pod, self._gangs)
             message = refused.get(gang, "") if gang is not None else ""
@@ -219,10 +226,10 @@ class KubeDrain:
         pages = self._api.pages(ResourceKind.POD, pods_in, namespace=gang.namespace, labelSelector=gang.selector)
         return tuple(pod for page in pages for pod in page if gang_of(pod, self._gangs) == gang)
 
-    def _objection(self, name: str, held: Held, gang: Gang, plans: Sequence[Plan]) -> str:
+    def _objection(self, name: str, held: OwnershipAnnotation, gang: Gang, plans: Sequence[Plan]) -> str:
         """Why the eviction of a gang that also runs on other nodes does not begin, or "": one of its nodes opted out,
         or the server would refuse a member's eviction now. Asking is a dry run and evicts nothing."""
-        whole = [plan for plan in plans if plan.fate is Fate.EVICT and gang_of(plan.pod, self._gangs) == gang]
+        whole = [plan for plan in plans if plan.state is PodState.EVICT and gang_of(plan.pod, self._gangs) == gang]
         others = sorted({plan.pod.spec.nodeName for plan in whole} - {name})
         for other in others:
             if self._opted_out(other):
@@ -239,7 +246,7 @@ class KubeDrain:
         except Missing:
             return False
 
-    def _evicted(self, name: str, held: Held, plan: Plan, *, dry_run: bool = False) -> str:
+    def _evicted(self, name: str, held: OwnershipAnnotation, plan: Plan, *, dry_run: bool = False) -> str:
         """Request the eviction once, if the Node's drain has not changed; the result in a sentence."""
         if self._hold(name) != held:
             return "not evicted: the node's drain has changed"
@@ -259,11 +266,11 @@ class KubeDrain:
             return f"not evicted: {error}"
         return _EVICTED
 
-    def _hold(self, name: str) -> Held | None:
+    def _hold(self, name: str) -> OwnershipAnnotation | None:
         """The drain of healthd's on this node now, or None."""
         return self._hold_of(node_of(self._api.get(ResourceKind.NODE, name)))
 
-    def _hold_of(self, node: KubeNode) -> Held | None:
+    def _hold_of(self, node: KubeNode) -> OwnershipAnnotation | None:
         """The drain of healthd's on this Node, where taint and annotation are whole; None on a node that opted out."""
         return None if by_feature(features_of(node), self._opt_out_label) else hold_of(node)
 
@@ -275,7 +282,7 @@ class DrainRecords:
         self._kept = records
         self._records: dict[str, DrainRecord] | None = None
 
-    def of(self, node: str, held: Held) -> DrainRecord | None:
+    def of(self, node: str, held: OwnershipAnnotation) -> DrainRecord | None:
         """The record of this hold, or None where its drain has not begun. Raises StoreError where it cannot be read:
         then nothing may be evicted."""
         known = self._read().get(node)
@@ -284,7 +291,7 @@ class DrainRecords:
     def begin(
         self,
         node: str,
-        held: Held,
+        held: OwnershipAnnotation,
         pods: Mapping[str, datetime | None],
         claimed: Collection[str],
         now: datetime,

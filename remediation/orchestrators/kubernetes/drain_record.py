@@ -18,7 +18,7 @@ from typing import Annotated
 import msgspec
 
 from healthd.core.encodable import NOT_JSON
-from healthd.remediation.orchestrators.kubernetes.node import Held, Stamp
+from healthd.remediation.orchestrators.kubernetes.node import OwnershipAnnotation, Stamp
 
 RECORDS = "healthd.io/drains"
 """The annotation."""
@@ -52,7 +52,7 @@ class DrainRecord(msgspec.Struct, frozen=True, kw_only=True):
 _READS_RECORDS = msgspec.json.Decoder(dict[str, DrainRecord])  # made by one thread, see ``node``
 
 
-def record_of(held: Held, pods: Mapping[str, datetime | None], now: datetime) -> DrainRecord:
+def record_of(held: OwnershipAnnotation, pods: Mapping[str, datetime | None], now: datetime) -> DrainRecord:
     """The record of a drain that begins now. ``pods``: uid to creationTimestamp of those that are on the node, and of
     the members of their gangs."""
     began = now.replace(microsecond=0)  # as the record keeps it: its age tells of a pod then and later the same
@@ -60,7 +60,7 @@ def record_of(held: Held, pods: Mapping[str, datetime | None], now: datetime) ->
     return DrainRecord(hold=hold_digest(held), began=int(began.timestamp()), young=young)
 
 
-def hold_digest(held: Held) -> str:
+def hold_digest(held: OwnershipAnnotation) -> str:
     """The digest of one hold of a node: its text, its owner, its time."""
     return _digest(f"{held.stamp}\n{held.by}\n{held.text}")
 

@@ -16,7 +16,7 @@ from msgspec import Struct
 from healthd.core.errors import BackendBusy, BackendError
 from healthd.remediation.orchestrators.kubernetes.api import Conflict, Ending, KubeApi, Missing, ResourceKind
 from healthd.remediation.orchestrators.kubernetes.events import ClusterEvent, event_about
-from healthd.remediation.orchestrators.kubernetes.eviction import CAME_BACK, Drain, Fate, Plan, Pod
+from healthd.remediation.orchestrators.kubernetes.eviction import CAME_BACK, Drain, Plan, Pod, PodState
 
 CONTROLLER = "healthd.io/controller"
 """The reporting controller of an Event that ``healthd controller`` writes."""
@@ -63,7 +63,7 @@ class _PodNews(Struct, frozen=True, kw_only=True):
 def _news(plans: Iterable[Plan], stuck: Mapping[str, str]) -> Iterator[_PodNews]:
     left = "healthd evicts a pod once per drain, and leaves it alone now"
     for plan in plans:
-        if plan.fate is Fate.CAME:
+        if plan.state is PodState.CAME:
             yield _PodNews(reason="PodCameBack", pod=plan.pod, words=f"{CAME_BACK}; {left}")
         elif why := stuck.get(plan.pod.metadata.uid, ""):
             yield _PodNews(reason="DrainStuck", pod=plan.pod, words=f"it is still on the node: {why}")

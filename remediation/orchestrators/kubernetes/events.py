@@ -114,7 +114,7 @@ class _SentEvent(Struct, kw_only=True):
     next_s: float
 
 
-class Telling:
+class WrittenEvents:
     """The news that was written and is still true. No clock and no I/O."""
 
     def __init__(self) -> None:

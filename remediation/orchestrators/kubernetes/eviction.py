@@ -59,8 +59,8 @@ class GangMode(StrEnum):
     WHOLE = "whole"
 
 
-class Fate(StrEnum):
-    """The fate of a pod. STAYS: it is no part of a drain. CAME: it came back to the node, or ignores its taint, and is
+class PodState(StrEnum):
+    """The state of a pod in a drain. STAYS: it is no part of a drain. CAME: it came back to the node, or ignores its taint, and is
     left alone. FORBIDDEN: a rule would have to allow its eviction."""
 
     STAYS = "stays"
@@ -282,10 +282,10 @@ _READS_PODS = msgspec.json.Decoder(_Pods)  # made by one thread, see ``node``
 
 
 class Plan(Struct, frozen=True, kw_only=True):
-    """One pod's fate, and why in a few words. ``grace_s``: of its eviction, None for its own."""
+    """One pod's state, and why in a few words. ``grace_s``: of its eviction, None for its own."""
 
     pod: Pod
-    fate: Fate
+    state: PodState
     why: str
     grace_s: int | None = None
 
@@ -296,7 +296,7 @@ def pods_in(page: bytes) -> tuple[Pod, ...]:
 
 
 def planned(pods: Sequence[Pod], rules: Sequence[EvictionRule], drain: Drain, now: datetime) -> tuple[Plan, ...]:
-    """The fate of every pod of this drain."""
+    """The state of every pod of this drain."""
     return tuple(_planned(pod, rules, drain, now) for pod in pods)
 
 
@@ -363,11 +363,11 @@ def told(plans: Iterable[Plan]) -> str:
     """How far a drain is, in one sentence without the pods that are no part of it; "" where no pod is left. Of pods
     that came back it names the source, so that the sentence stays the same when they come again."""
     everyone = tuple(plans)
-    left = [plan for plan in everyone if plan.fate not in (Fate.STAYS, Fate.CAME)]
-    words = ", ".join(f"{plan.pod.name} ({plan.fate}: {plan.why})" for plan in left[:5])
+    left = [plan for plan in everyone if plan.state not in (PodState.STAYS, PodState.CAME)]
+    words = ", ".join(f"{plan.pod.name} ({plan.state}: {plan.why})" for plan in left[:5])
     more = f" and {len(left) - 5} more" if len(left) > 5 else ""
     messages = [f"{len(left)} pods are left: {words}{more}"] if left else []
-    if sources := sorted({plan.pod.source for plan in everyone if plan.fate is Fate.CAME}):
+    if sources := sorted({plan.pod.source for plan in everyone if plan.state is PodState.CAME}):
         more = f" and {len(sources) - 5} more" if len(sources) > 5 else ""
         messages.append(f"left alone, {CAME_BACK}: {', '.join(sources[:5])}{more}")
     return "; ".join(messages)
@@ -375,36 +375,36 @@ def told(plans: Iterable[Plan]) -> str:
 
 def _planned(pod: Pod, rules: Sequence[EvictionRule], drain: Drain, now: datetime) -> Plan:
     if why := _stays(pod):
-        return Plan(pod=pod, fate=Fate.STAYS, why=why)
+        return Plan(pod=pod, state=PodState.STAYS, why=why)
     if is_lost(pod, now, ready=drain.ready):
-        return Plan(pod=pod, fate=Fate.STAYS, why="its termination grace is over, on a node that is not Ready")
+        return Plan(pod=pod, state=PodState.STAYS, why="its termination grace is over, on a node that is not Ready")
     if pod.metadata.deletionTimestamp is not None:
-        return Plan(pod=pod, fate=Fate.LEAVES, why="it is being deleted")
+        return Plan(pod=pod, state=PodState.LEAVES, why="it is being deleted")
     rule, slurm = rule_of(pod, rules), pod.slurm
     if (plan := _by_slurm(pod, slurm, rule)) is not None:
         return plan
     if rule is None or rule.mode is EvictMode.NEVER:
         named = f"rule {rule.name}" if rule is not None else "no rule names it"
-        return Plan(pod=pod, fate=Fate.WAITS, why=f"it runs until it ends, {named}")
+        return Plan(pod=pod, state=PodState.WAITS, why=f"it runs until it ends, {named}")
     if came_after(pod, drain):
-        return Plan(pod=pod, fate=Fate.CAME, why=CAME_BACK)
+        return Plan(pod=pod, state=PodState.CAME, why=CAME_BACK)
     is_complete = slurm is not None and rule.mode is EvictMode.COMPLETE
     if not is_complete and (until := _awaited(rule, drain.since, now)) is not None:
-        return Plan(pod=pod, fate=Fate.WAITS, why=until)
+        return Plan(pod=pod, state=PodState.WAITS, why=until)
     if why := _forbidden(pod, rule, drain):
-        return Plan(pod=pod, fate=Fate.FORBIDDEN, why=why)
-    return Plan(pod=pod, fate=Fate.EVICT, why=f"rule {rule.name}", grace_s=rule.grace_s)
+        return Plan(pod=pod, state=PodState.FORBIDDEN, why=why)
+    return Plan(pod=pod, state=PodState.EVICT, why=f"rule {rule.name}", grace_s=rule.grace_s)
 
 
 def _by_slurm(pod: Pod, slurm: SlurmState | None, rule: EvictionRule | None) -> Plan | None:
-    """The fate of a pod that is a Slurm node, until its rule applies. Such a pod never ends by itself."""
+    """The state of a pod that is a Slurm node, until its rule applies. Such a pod never ends by itself."""
     if slurm in (None, SlurmState.DRAINED):
         is_left = slurm is not None and rule is None
         why = "a Slurm node that Slurm has drained: no rule evicts it, and it does not end by itself; delete it"
-        return Plan(pod=pod, fate=Fate.FORBIDDEN, why=why) if is_left else None
+        return Plan(pod=pod, state=PodState.FORBIDDEN, why=why) if is_left else None
     if slurm is SlurmState.DRAINING:
-        return Plan(pod=pod, fate=Fate.WAITS, why="Slurm drains it, and its jobs end by themselves")
-    return Plan(pod=pod, fate=Fate.FORBIDDEN, why=REASON_AGAINST[slurm])
+        return Plan(pod=pod, state=PodState.WAITS, why="Slurm drains it, and its jobs end by themselves")
+    return Plan(pod=pod, state=PodState.FORBIDDEN, why=REASON_AGAINST[slurm])
 
 
 def _stays(pod: Pod) -> str:
@@ -464,15 +464,15 @@ def overdue(
 
 def _due(plan: Plan, rules: Sequence[EvictionRule], drain: Drain) -> datetime | None:
     """The time from which the pod should be gone, or None. The API's deletionTimestamp is the end of the grace."""
-    if plan.fate in (Fate.STAYS, Fate.CAME):
+    if plan.state in (PodState.STAYS, PodState.CAME):
         return None
-    if plan.fate is Fate.LEAVES:
+    if plan.state is PodState.LEAVES:
         gone = plan.pod.metadata.deletionTimestamp
         return max(gone, drain.record.began_at) if gone is not None else None
     rule, began = rule_of(plan.pod, rules), drain.record.began_at
     due = rule.due(drain.since) if rule is not None else None
-    if plan.fate is Fate.FORBIDDEN:
+    if plan.state is PodState.FORBIDDEN:
         return max(due or began, began)
-    if rule is None or due is None or (plan.fate is Fate.WAITS and rule.gang is not GangMode.WHOLE):
+    if rule is None or due is None or (plan.state is PodState.WAITS and rule.gang is not GangMode.WHOLE):
         return None
     return max(due, began)

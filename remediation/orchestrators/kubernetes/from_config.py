@@ -13,11 +13,11 @@ from healthd.remediation.orchestrators.kubernetes.incident_notes import INCIDENT
 from healthd.remediation.orchestrators.kubernetes.orchestrator import Fence, KubernetesOrchestrator
 from healthd.remediation.orchestrators.kubernetes.platform_requests import KubePlatformRequests
 from healthd.remediation.orchestrators.kubernetes.pod_resources import started
-from healthd.remediation.orchestrators.kubernetes.reporter import Known, KubeReporter
+from healthd.remediation.orchestrators.kubernetes.reporter import AgentState, KubeReporter
 from healthd.remediation.orchestrators.kubernetes.transport import Pace
 
 __all__ = [
-    "Known",
+    "AgentState",
     "KubeGpuClients",
     "KubePlatformRequests",
     "KubernetesOrchestrator",
@@ -86,7 +86,7 @@ def open_reporter(
     orchestrator: KubernetesOrchestrator,
     *,
     node: str,
-    known: Callable[[], Known],
+    known: Callable[[], AgentState],
     fenced: Callable[[str], None],
 ) -> KubeReporter:
     """The reporter of this node. ``api``: a connection of its own, so that no report keeps a drain waiting. ``fenced``

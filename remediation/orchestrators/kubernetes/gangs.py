@@ -44,10 +44,10 @@ from msgspec.structs import replace
 from healthd.remediation.orchestrators.kubernetes.eviction import (
     Drain,
     EvictionRule,
-    Fate,
     GangMode,
     Plan,
     Pod,
+    PodState,
     came_after,
     owner_of,
     planned,
@@ -176,7 +176,7 @@ def _gang(pod: Pod, scheduler: str, name: str, selector: str = "") -> Gang:
 
 def gangs_to_see(plans: Sequence[Plan], rules: Sequence[EvictionRule], records: GangLabels) -> tuple[Gang, ...]:
     """The gangs whose members must be known before these plans are carried out."""
-    leaving = [plan for plan in plans if plan.fate is Fate.EVICT and _mode(plan, rules) is not GangMode.MEMBERS]
+    leaving = [plan for plan in plans if plan.state is PodState.EVICT and _mode(plan, rules) is not GangMode.MEMBERS]
     found = dict.fromkeys(gang_of(plan.pod, records) for plan in leaving)
     return tuple(gang for gang in found if gang is not None)
 
@@ -195,39 +195,42 @@ def with_gangs(
     elsewhere: list[Plan] = []
     here = list(plans)
     for gang, pods in members.items():
-        part = [number for number, plan in enumerate(here) if plan.fate is not Fate.STAYS]
+        part = [number for number, plan in enumerate(here) if plan.state is not PodState.STAYS]
         ours = [number for number in part if gang_of(here[number].pod, records) == gang]
         others = [pod for pod in pods if pod.spec.nodeName not in ("", drain.node)]
-        there = [plan for plan in planned(others, rules, drain, now) if plan.fate is not Fate.STAYS]
+        there = [plan for plan in planned(others, rules, drain, now) if plan.state is not PodState.STAYS]
         away = [plan for plan in there if not came_after(plan.pod, drain)]
-        running = sum(plan.fate is not Fate.LEAVES for plan in there)
+        running = sum(plan.state is not PodState.LEAVES for plan in there)
         blocked = _blocked(gang, [here[number] for number in ours], away, rules, running)
         for number in ours:
             here[number] = _in_gang(here[number], gang, blocked)
-        elsewhere += [] if blocked else [_in_gang(plan, gang, None) for plan in away if plan.fate is Fate.EVICT]
+        elsewhere += [] if blocked else [_in_gang(plan, gang, None) for plan in away if plan.state is PodState.EVICT]
     return (*elsewhere, *here)
 
 
 def _blocked(
     gang: Gang, ours: Sequence[Plan], away: Sequence[Plan], rules: Sequence[EvictionRule], running: int
-) -> tuple[Fate, str] | None:
+) -> tuple[PodState, str] | None:
     """Why no member is evicted now, or None. A member that is being deleted blocks no other; a member that runs
     elsewhere blocks a gang that is to be left alone, however young it is."""
-    alone = [plan for plan in ours if plan.fate is Fate.EVICT and _mode(plan, rules) is GangMode.WAIT]
+    alone = [plan for plan in ours if plan.state is PodState.EVICT and _mode(plan, rules) is GangMode.WAIT]
     if running and alone:
         wants = 'it needs gang = "whole", or "members" where its job goes on without some'
-        return Fate.WAITS, f"{alone[0].why}: {gang.words} has {running} members on other nodes, so {wants}"
-    stuck = next((plan for plan in (*ours, *away) if plan.fate in (Fate.WAITS, Fate.FORBIDDEN)), None)
+        return PodState.WAITS, f"{alone[0].why}: {gang.words} has {running} members on other nodes, so {wants}"
+    stuck = next((plan for plan in (*ours, *away) if plan.state in (PodState.WAITS, PodState.FORBIDDEN)), None)
     if stuck is None:
         return None
-    return Fate.WAITS, f"{gang.words} is evicted whole or not at all, and {stuck.pod.name} {stuck.fate}: {stuck.why}"
+    return (
+        PodState.WAITS,
+        f"{gang.words} is evicted whole or not at all, and {stuck.pod.name} {stuck.state}: {stuck.why}",
+    )
 
 
-def _in_gang(plan: Plan, gang: Gang, blocked: tuple[Fate, str] | None) -> Plan:
-    if plan.fate is not Fate.EVICT:
+def _in_gang(plan: Plan, gang: Gang, blocked: tuple[PodState, str] | None) -> Plan:
+    if plan.state is not PodState.EVICT:
         return plan
     if blocked is not None:
-        return replace(plan, fate=blocked[0], why=blocked[1])
+        return replace(plan, state=blocked[0], why=blocked[1])
     return replace(plan, why=f"{plan.why}, with {gang.words}")
 
 

@@ -56,7 +56,7 @@ def may_take(record: Record, identity: str, unchanged_s: float) -> bool:
     return record.holder in ("", identity) or unchanged_s >= record.duration_s
 
 
-class Lead:
+class Leadership:
     """The lead, held or sought by ``identity``. ``attempt`` and ``give_up`` are for one thread; ``holds`` for any."""
 
     def __init__(
@@ -158,10 +158,10 @@ class Lead:
 
 class Renewal:
     """Renews a lead in a thread of its own from ``with`` to its end, and gives it up then, or once ``stuck`` says why
-    the running sync will not end. Every act calls ``Lead.check`` first: a sync that continues after all changes
+    the running sync will not end. Every act calls ``Leadership.check`` first: a sync that continues after all changes
     nothing."""
 
-    def __init__(self, lead: Lead, *, stuck: Callable[[], str] = str, retry_s: float = RETRY_S) -> None:
+    def __init__(self, lead: Leadership, *, stuck: Callable[[], str] = str, retry_s: float = RETRY_S) -> None:
         self._lead, self._stuck, self._retry_s = lead, stuck, retry_s
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._renew, name="lead", daemon=True)

@@ -147,7 +147,7 @@ class KubeNode(msgspec.Struct, frozen=True, kw_only=True):
         return next((each for each in self.taints if each.key == key), None)
 
 
-class Held(msgspec.Struct, frozen=True, kw_only=True):
+class OwnershipAnnotation(msgspec.Struct, frozen=True, kw_only=True):
     """The ownership annotation. ``stamp``: whole seconds since the epoch, by the clock of the node's own agent.
 
     ``cordoned``: this hold set ``unschedulable``, which was not set. ``keeps``: the same of annotations of KEEPS.
@@ -165,7 +165,7 @@ class Held(msgspec.Struct, frozen=True, kw_only=True):
         return Hold(text=self.text, user=self.by, stamp=self.stamp)
 
 
-_READS_HELD = msgspec.json.Decoder(Held)
+_READS_HELD = msgspec.json.Decoder(OwnershipAnnotation)
 
 
 def node_of(data: Mapping[str, Any]) -> KubeNode:
@@ -269,7 +269,7 @@ def away_by(node: KubeNode, tolerated: Collection[str] = ()) -> set[str]:
     return flags | ({"DELETING"} if node.deleting else set())
 
 
-def hold_of(node: KubeNode) -> Held | None:
+def hold_of(node: KubeNode) -> OwnershipAnnotation | None:
     """Our hold, if it is there whole: taint and annotation, and the cordon where we set one.
 
     A taint of our key without the annotation is not ours; a hold of which the operator removed a part is undone.
@@ -280,7 +280,7 @@ def hold_of(node: KubeNode) -> Held | None:
     return held
 
 
-def was_undone(node: KubeNode) -> Held | None:
+def was_undone(node: KubeNode) -> OwnershipAnnotation | None:
     """Our hold of which the operator lifted the cordon, and left the taint: the same command as lifting both.
 
     Where the operator removed the taint and left our cordon, the cordon is the operator's now.
@@ -291,7 +291,7 @@ def was_undone(node: KubeNode) -> Held | None:
     return held
 
 
-def _annotated(node: KubeNode) -> Held | None:
+def _annotated(node: KubeNode) -> OwnershipAnnotation | None:
     text = node.annotations.get(HOLD, "")
     if not text:
         return None
@@ -304,7 +304,7 @@ def _annotated(node: KubeNode) -> Held | None:
 # -- writing ----------------------------------------------------------------------------------------------------------
 
 
-def quarantine_patch(node: KubeNode, held: Held, *, effect: str, cordon: bool) -> dict[str, Any]:
+def quarantine_patch(node: KubeNode, held: OwnershipAnnotation, *, effect: str, cordon: bool) -> dict[str, Any]:
     """The one patch that takes the node out: taint, ownership annotation and, where configured, the cordon.
 
     A cordon that is there already is not ours, and never lifted; so with an annotation of KEEPS. Raises BackendRefused
@@ -338,7 +338,7 @@ def release_patch(node: KubeNode) -> dict[str, Any] | None:
     return _patch(node, annotations=_without(node, held), spec=spec)
 
 
-def _without(node: KubeNode, held: Held) -> dict[str, str | None]:
+def _without(node: KubeNode, held: OwnershipAnnotation) -> dict[str, str | None]:
     """The annotations that go with a hold; not one that another client has changed since."""
     keeps = [key for key in KEEPS if key in held.keeps and node.annotations.get(key) == "true"]
     return dict.fromkeys((HOLD, *keeps))
@@ -420,5 +420,5 @@ def _plain(taints: Iterable[Taint]) -> Sequence[dict[str, Any]]:
     return [msgspec.to_builtins(taint) for taint in taints]
 
 
-def _json(held: Held) -> str:
+def _json(held: OwnershipAnnotation) -> str:
     return json.dumps(msgspec.to_builtins(held), ensure_ascii=False, sort_keys=True)

@@ -141,7 +141,7 @@ def without_nulls(patch: Mapping[str, Any]) -> dict[str, Any]:
 def health_of(thing: Mapping[str, Any]) -> NodeHealth:
     """A NodeHealth as the API server has it. Raises BackendUnknown for anything else."""
     try:
-        return _made(msgspec.convert(thing, _Thing))
+        return _made(msgspec.convert(thing, _ListedObject))
     except msgspec.ValidationError as error:
         raise BackendUnknown(f"the API server's answer is no NodeHealth: {error}: {str(thing)[:200]}") from error
 
@@ -207,7 +207,7 @@ def _waits_for(remediation: Remediation | None, decision: Decision | None) -> st
     return _BY_STEP[remediation.step] if remediation is not None else ""
 
 
-class Showing:
+class WrittenStatus:
     """The status of one NodeHealth over time: what is shown, and when a change is written. No clock and no I/O; times
     are monotonic seconds. ``shown`` None: not read yet."""
 
@@ -252,23 +252,23 @@ class _RecordMeta(msgspec.Struct, frozen=True):
     resourceVersion: str = ""  # noqa: N815 - the API's own word
 
 
-class _Thing(msgspec.Struct, frozen=True):
+class _ListedObject(msgspec.Struct, frozen=True):
     metadata: _RecordMeta
     status: Any = None
     record: Any = None
 
 
 class _RecordPage(msgspec.Struct, frozen=True):
-    items: tuple[_Thing, ...]
+    items: tuple[_ListedObject, ...]
 
 
 _READS_PAGE = msgspec.json.Decoder(_RecordPage)
 _KNOWN = [
-    msgspec.json.Decoder(kind) for kind in (_Thing, HealthStatus, HandoffRecord, PastRepair)
+    msgspec.json.Decoder(kind) for kind in (_ListedObject, HealthStatus, HandoffRecord, PastRepair)
 ]  # made by one thread, see ``node``
 
 
-def _made(thing: _Thing) -> NodeHealth:
+def _made(thing: _ListedObject) -> NodeHealth:
     try:
         status = msgspec.convert(thing.status, HealthStatus | None)
     except msgspec.ValidationError:

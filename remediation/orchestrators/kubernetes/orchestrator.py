@@ -34,16 +34,16 @@ from healthd.remediation.orchestrators.kubernetes import budget as leases
 from healthd.remediation.orchestrators.kubernetes import node as nodes
 from healthd.remediation.orchestrators.kubernetes.api import (
     FIELD_MANAGER,
-    How,
     KubeApi,
     Missing,
+    PatchKind,
     ResourceKind,
     compare_and_swap,
 )
 from healthd.remediation.orchestrators.kubernetes.budget import Budget
 from healthd.remediation.orchestrators.kubernetes.device_plugin import asking_patch
 from healthd.remediation.orchestrators.kubernetes.gpu_clients import resumed_patch
-from healthd.remediation.orchestrators.kubernetes.node import Held, KubeNode
+from healthd.remediation.orchestrators.kubernetes.node import KubeNode, OwnershipAnnotation
 from healthd.remediation.orchestrators.kubernetes.node_health_api import NodeHealths
 from healthd.remediation.orchestrators.kubernetes.old_records import OldRecords
 from healthd.remediation.orchestrators.kubernetes.platform_signals import SIGNALS
@@ -185,7 +185,7 @@ class KubernetesOrchestrator:
         A crash between the two leaves a claim with a drain that is not there, which still counts once.
         """
         stamp = int(self._clock().timestamp())
-        held = Held(text=text, by=FIELD_MANAGER, stamp=stamp)
+        held = OwnershipAnnotation(text=text, by=FIELD_MANAGER, stamp=stamp)
 
         def patch(node: KubeNode) -> dict[str, Any] | None:
             there = nodes.hold_of(node)
@@ -392,7 +392,9 @@ class KubernetesOrchestrator:
     def _patch(self, kind: ResourceKind, name: str, body: Mapping[str, Any], *, status: bool = False) -> None:
         self._lately.pop((kind, name), None)
         asked_s = time.monotonic()
-        how = How.STRATEGIC if status else How.MERGE  # a merge patch would replace the conditions of all writers
+        how = (
+            PatchKind.STRATEGIC if status else PatchKind.MERGE
+        )  # a merge patch would replace the conditions of all writers
         there = self._api.patch(kind, name, body, how=how, namespace=self._namespace_of(kind), status=status)
         self._lately[kind, name] = (asked_s, there)
 

@@ -22,9 +22,9 @@ from healthd.core.errors import BackendError
 from healthd.core.model import Decision, Diagnosis, Outcome
 from healthd.remediation.decide.remediation import Remediation
 from healthd.remediation.orchestrators.kubernetes import conditions, events
-from healthd.remediation.orchestrators.kubernetes.api import Conflict, How, KubeApi, Missing, ResourceKind
+from healthd.remediation.orchestrators.kubernetes.api import Conflict, KubeApi, Missing, PatchKind, ResourceKind
 from healthd.remediation.orchestrators.kubernetes.conditions import Conditions, ConditionState, WrittenCondition
-from healthd.remediation.orchestrators.kubernetes.events import ClusterEvent, Telling
+from healthd.remediation.orchestrators.kubernetes.events import ClusterEvent, WrittenEvents
 from healthd.remediation.orchestrators.kubernetes.labels import (
     Labelling,
     Labels,
@@ -34,7 +34,7 @@ from healthd.remediation.orchestrators.kubernetes.labels import (
     with_labels,
 )
 from healthd.remediation.orchestrators.kubernetes.node import UNVERIFIED, KubeNode, node_of, unfence_patch
-from healthd.remediation.orchestrators.kubernetes.node_health import Showing, status_of
+from healthd.remediation.orchestrators.kubernetes.node_health import WrittenStatus, status_of
 from healthd.remediation.orchestrators.kubernetes.node_health_api import NodeHealths
 
 FENCE_S = 30.0
@@ -46,7 +46,7 @@ LOOK_S = 10.0
 _RANDOM = random.SystemRandom()
 
 
-class Known(Struct, frozen=True, kw_only=True):
+class AgentState(Struct, frozen=True, kw_only=True):
     """The agent's knowledge at one moment. ``expected``: the checks that run here. ``decision``: the engine's last;
     ``remediation``: its open remediation; ``has_decided``: whether the engine, where one runs, has finished a
     reconcile."""
@@ -73,7 +73,7 @@ class KubeReporter:
         api: KubeApi,
         *,
         node: str,
-        known: Callable[[], Known],
+        known: Callable[[], AgentState],
         verified: Callable[[], bool],
         fenced: Callable[[], tuple[bool, str]],
         kubelet: Callable[[], Hashable],
@@ -89,8 +89,8 @@ class KubeReporter:
         self._reads_until_s = self._read_s = 0.0
         self._conditions: Conditions | None = None
         self._labelling = Labelling(Labels())
-        self._healths, self._showing = NodeHealths(api), Showing()
-        self._telling = Telling()
+        self._healths, self._showing = NodeHealths(api), WrittenStatus()
+        self._telling = WrittenEvents()
         self._uid = ""
         self._is_unverified = self._is_fenced = False
         self._fence_s = 0.0
@@ -144,7 +144,7 @@ class KubeReporter:
         self._uid, self._is_unverified = node.uid, node.taint(UNVERIFIED) is not None
         self._is_fenced = unfence_patch(node) is not None
         self._conditions = Conditions(uid=node.uid, now_s=now_s, shown=conditions.shown_on(node))
-        self._labelling, self._showing = Labelling(labels_on(node)), Showing()
+        self._labelling, self._showing = Labelling(labels_on(node)), WrittenStatus()
 
     def _look_for_another(self) -> str:
         """Read the Node for as long as the kubelet may be registering it: a new one has none of what was written."""
@@ -168,7 +168,7 @@ class KubeReporter:
         self._is_fenced = self._is_fenced or unfence_patch(node) is not None
         return ""
 
-    def _write(self, states: Mapping[str, ConditionState], known: Known) -> str:
+    def _write(self, states: Mapping[str, ConditionState], known: AgentState) -> str:
         """The conditions and the labels, in one strategic-merge patch. The answer is the whole Node."""
         held, labelling = self._conditions, self._labelling
         now_s, now = self._monotonic_s(), self._clock()
@@ -180,7 +180,7 @@ class KubeReporter:
             return ""
         try:
             body = with_labels(conditions.patch_of(wanted, now), labels)
-            node = node_of(self._api.patch(ResourceKind.NODE, self._name, body, how=How.STRATEGIC, status=True))
+            node = node_of(self._api.patch(ResourceKind.NODE, self._name, body, how=PatchKind.STRATEGIC, status=True))
         except BackendError as error:
             pause_s = held.failed(self._monotonic_s(), random=self._chance())
             return f"conditions not written, retry in {pause_s:.0f} s: {error}"
@@ -190,14 +190,14 @@ class KubeReporter:
         written = f"conditions written: {', '.join([*shown, f'state={labels.state}'])}"
         return "; ".join(each for each in (written, self._seen(node)) if each)
 
-    def _labels(self, wanted: Mapping[str, WrittenCondition], known: Known) -> Labels:
+    def _labels(self, wanted: Mapping[str, WrittenCondition], known: AgentState) -> Labels:
         """The labels to show. Before the engine's first reconcile those of an earlier daemon stay."""
         if not known.has_decided:
             return self._labelling.shown
         shown = [each.state for each in wanted.values()]
         return labels_of(shown, known.diagnoses, known.remediation, known.decision)
 
-    def _show(self, known: Known) -> str:
+    def _show(self, known: AgentState) -> str:
         """The status of this node's NodeHealth, by the labels that are shown. A node that is and was
         quiet costs one reading after a start."""
         now_s, showing = self._monotonic_s(), self._showing

@@ -37,7 +37,7 @@ _OF_KUBERNETES = ("TAINTED:node.kubernetes.io/", "TAINTED:node.cloudprovider.kub
 api/well_known_taints.go). They say the same as the condition Ready, and no operator set them."""
 
 
-class Quiet(Struct, frozen=True, kw_only=True):
+class SilenceKind(Struct, frozen=True, kw_only=True):
     """The kind of a silence. ``beat``: the last heartbeat of a node's agent, "" for none; a new one ends the
     silence."""
 
@@ -58,13 +58,13 @@ class Watched(Struct, frozen=True, kw_only=True):
     reports: bool = True
 
 
-def quiet_nodes(nodes: Mapping[str, KubeNode], watched: Watched) -> dict[str, Quiet]:
+def quiet_nodes(nodes: Mapping[str, KubeNode], watched: Watched) -> dict[str, SilenceKind]:
     """The state of each node whose silence pages: the page comes where it does not change."""
     ours = (node for node in nodes.values() if watched.all_nodes or node.name in watched.named or _has_agent(node))
     return {
-        node.name: Quiet(trouble=ClusterTrouble.AGENT_SILENT, beat=beat_of(node))
+        node.name: SilenceKind(trouble=ClusterTrouble.AGENT_SILENT, beat=beat_of(node))
         if node.is_ready
-        else Quiet(trouble=ClusterTrouble.NODE_DOWN)
+        else SilenceKind(trouble=ClusterTrouble.NODE_DOWN)
         for node in ours
         if (watched.reports or not node.is_ready)
         and node.name not in watched.acted_on
@@ -78,7 +78,7 @@ def beat_of(node: KubeNode) -> str:
     return max(beats, default="")
 
 
-def silence_message(node: str, quiet: Quiet, timeout_s: float) -> str:
+def silence_message(node: str, quiet: SilenceKind, timeout_s: float) -> str:
     """The message for the operator, with the next step."""
     if quiet.trouble is ClusterTrouble.NODE_DOWN:
         return (
@@ -106,12 +106,12 @@ class Silences:
     previous leader, which last until their cause is over.
     """
 
-    def __init__(self, *, timeout_s: float, gap_s: float, paging: Mapping[str, Quiet]) -> None:
+    def __init__(self, *, timeout_s: float, gap_s: float, paging: Mapping[str, SilenceKind]) -> None:
         self._timeout_s, self._gap_s = timeout_s, gap_s
         self._known = {name: (quiet, timeout_s) for name, quiet in paging.items()}
         self._looked_s: float | None = None
 
-    def look(self, quiet: Mapping[str, Quiet], now_s: float) -> dict[str, Quiet]:
+    def look(self, quiet: Mapping[str, SilenceKind], now_s: float) -> dict[str, SilenceKind]:
         """The nodes that page now. ``now_s``: monotonic."""
         step_s = 0.0 if self._looked_s is None else now_s - self._looked_s
         counted_s = min(step_s, self._gap_s)
@@ -119,15 +119,15 @@ class Silences:
         self._known = {name: (each, self._so_far_s(name, each, counted_s)) for name, each in quiet.items()}
         return {name: each for name, (each, for_s) in self._known.items() if for_s >= self._timeout_s}
 
-    def _so_far_s(self, name: str, quiet: Quiet, counted_s: float) -> float:
+    def _so_far_s(self, name: str, quiet: SilenceKind, counted_s: float) -> float:
         known, for_s = self._known.get(name, (quiet, -counted_s))
         return for_s + counted_s if known == quiet else 0.0
 
 
-_READS_SILENT = msgspec.json.Decoder(dict[str, Quiet])  # made by one thread, see ``node``
+_READS_SILENT = msgspec.json.Decoder(dict[str, SilenceKind])  # made by one thread, see ``node``
 
 
-def silent_in(text: str) -> dict[str, Quiet]:
+def silent_in(text: str) -> dict[str, SilenceKind]:
     """The pages that an annotation holds; none where it cannot be read: then a silence pages after its timeout."""
     try:
         return _READS_SILENT.decode(text) if text else {}
@@ -135,7 +135,7 @@ def silent_in(text: str) -> dict[str, Quiet]:
         return {}
 
 
-def silent_text(paging: Mapping[str, Quiet]) -> str:
+def silent_text(paging: Mapping[str, SilenceKind]) -> str:
     """The annotation that holds these pages, the first ``KEPT_NODES`` by name."""
     return msgspec.json.encode(dict(sorted(paging.items())[:KEPT_NODES])).decode() if paging else ""
 

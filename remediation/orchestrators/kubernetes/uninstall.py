@@ -13,7 +13,7 @@ from msgspec import Struct
 from healthd.core.errors import BackendError
 from healthd.remediation.orchestrators.kubernetes import budget as leases
 from healthd.remediation.orchestrators.kubernetes.admission_policies import AGENT
-from healthd.remediation.orchestrators.kubernetes.api import How, KubeApi, Missing, ResourceKind, compare_and_swap
+from healthd.remediation.orchestrators.kubernetes.api import KubeApi, Missing, PatchKind, ResourceKind, compare_and_swap
 from healthd.remediation.orchestrators.kubernetes.eviction import pods_in
 from healthd.remediation.orchestrators.kubernetes.gpu_clients import CLIENTS, PAUSED, RUNS
 from healthd.remediation.orchestrators.kubernetes.node import KubeNode, node_of, nodes_in
@@ -125,7 +125,7 @@ class KubeUninstall:
         if patch := self._patch(node):
             self._api.patch(ResourceKind.NODE, node.name, patch)
         if patch := leaving_status_patch(node):
-            self._api.patch(ResourceKind.NODE, node.name, patch, how=How.STRATEGIC, status=True)
+            self._api.patch(ResourceKind.NODE, node.name, patch, how=PatchKind.STRATEGIC, status=True)
 
     def _drop(self, lease: str, prefix: str, kept: Collection[str]) -> None:
         try:

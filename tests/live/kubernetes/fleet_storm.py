@@ -16,7 +16,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from healthd.core.errors import BackendError
-from healthd.remediation.decide.fleet import Go
+from healthd.remediation.decide.fleet import HoldsSlots
 from healthd.remediation.engine.slots import SlotKeeper
 from healthd.remediation.orchestrators.kubernetes.orchestrator import KubernetesOrchestrator
 from tests.live.kubernetes.agent_rig import Agents
@@ -83,7 +83,7 @@ class Storm:
         stop.wait(chance.random())
         while not stop.is_set():
             try:
-                if isinstance(keeper.take(), Go):
+                if isinstance(keeper.take(), HoldsSlots):
                     agent.quarantine(REASON)
                     self._went.append((time.monotonic(), name))
                     return

@@ -26,9 +26,9 @@ from healthd.core.errors import BackendBusy
 from healthd.core.model import Event
 from healthd.core.node import CommandResult
 from healthd.remediation.controller.node_status import merged
-from healthd.remediation.orchestrators.kubernetes.api import How, KubeApi, ResourceKind, connect
+from healthd.remediation.orchestrators.kubernetes.api import KubeApi, PatchKind, ResourceKind, connect
 from healthd.remediation.orchestrators.kubernetes.budget import CLAIM
-from healthd.remediation.orchestrators.kubernetes.leader_election import LEASE, Lead
+from healthd.remediation.orchestrators.kubernetes.leader_election import LEASE, Leadership
 from healthd.remediation.orchestrators.kubernetes.node import CLAIMED, HOLD
 from healthd.remediation.orchestrators.kubernetes.orchestrator import KubernetesOrchestrator
 from healthd.remediation.orchestrators.kubernetes.transport import Pace
@@ -67,7 +67,7 @@ class DyingApi:
         name: str,
         body: Mapping[str, Any],
         *,
-        how: How = How.MERGE,
+        how: PatchKind = PatchKind.MERGE,
         namespace: str | None = None,
         status: bool = False,
     ) -> dict[str, Any]:
@@ -168,7 +168,9 @@ class DyingWork(KubernetesWork):
         super().__init__(config, {}, run=self._called, opened=self._opened)
         namespace, identity = config.orchestrator.kubernetes.namespace, f"killed_{os.getpid()}_{time.monotonic_ns()}"
         api = self._opened(config, {}, timeout_s=5.0)
-        self.lead = self._lead = Lead(api, namespace=namespace, identity=identity, duration_s=_LEADS_S, renew_s=30.0)
+        self.lead = self._lead = Leadership(
+            api, namespace=namespace, identity=identity, duration_s=_LEADS_S, renew_s=30.0
+        )
 
     def _opened(
         self, config: Config, _: Mapping[str, str], *, timeout_s: float, calls: RequestStats | None = None

@@ -24,14 +24,14 @@ from msgspec.structs import replace
 
 from healthd.core.errors import BackendBusy, BackendRefused, BackendUnknown
 from healthd.core.model import Component, Diagnosis, Outcome, Remedy, Result, Severity, Status
-from healthd.remediation.decide.fleet import Go, Settle
+from healthd.remediation.decide.fleet import HoldsSlots, Settle
 from healthd.remediation.engine.slots import SlotKeeper
 from healthd.remediation.orchestrators.kubernetes.budget import counts
 from healthd.remediation.orchestrators.kubernetes.conditions import states_of
 from healthd.remediation.orchestrators.kubernetes.events import count_in
 from healthd.remediation.orchestrators.kubernetes.node import HOLD, KEEPS
 from healthd.remediation.orchestrators.kubernetes.orchestrator import Fence
-from healthd.remediation.orchestrators.kubernetes.reporter import Known, KubeReporter
+from healthd.remediation.orchestrators.kubernetes.reporter import AgentState, KubeReporter
 from tests.live.kubernetes.agent_rig import Agents, add_leases, note
 from tests.live.kubernetes.control_plane import NAMESPACE, ControlPlane
 from tests.live.kubernetes.every_version import EveryVersion
@@ -51,7 +51,7 @@ _TOLD = re.compile(r"Event (\w+) written, (\d+) times so far")
 EVENTS = "/apis/events.k8s.io/v1/namespaces/default/events"
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 LOOKED = Outcome(check="gpu.count", result=Result(status=Status.OK), at=NOW, duration_s=0.1)
-WELL = Known(diagnoses=(), outcomes={"gpu.count": LOOKED}, expected=("gpu.count",))
+WELL = AgentState(diagnoses=(), outcomes={"gpu.count": LOOKED}, expected=("gpu.count",))
 
 
 def fault(code: str, kind: str) -> Diagnosis:
@@ -138,7 +138,7 @@ class Agent:
         if isinstance(move, Settle):
             self.passed_s += 11.0
             move = self.keeper.take()
-        if isinstance(move, Go):
+        if isinstance(move, HoldsSlots):
             self.text = f"healthd: gpu.xid.79 gpu:one [{self.dice.randrange(10**6)}]"
             self.orchestrator.quarantine(self.text)
             hold = self.orchestrator.view().hold

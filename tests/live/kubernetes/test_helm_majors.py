@@ -21,7 +21,12 @@ from msgspec import Struct
 
 from healthd.remediation.orchestrators.kubernetes import budget as kube_budget
 from healthd.remediation.orchestrators.kubernetes.budget import budget_of
-from healthd.remediation.orchestrators.kubernetes.node import Held, fence_patch, node_of, quarantine_patch
+from healthd.remediation.orchestrators.kubernetes.node import (
+    OwnershipAnnotation,
+    fence_patch,
+    node_of,
+    quarantine_patch,
+)
 from tests.live.kubernetes.control_plane import HEALTHS, LEASES, NAMESPACE, ControlPlane
 from tests.live.kubernetes.find_binaries import Unavailable, program
 from tests.live.kubernetes.hook_pods import HookPods
@@ -227,7 +232,7 @@ def test_it_is_tested_and_taken_out_by_helm(cluster: Cluster, tmp_path: Path) ->
         cluster.claim("n1")
         cluster.claim("n2")
         plane.add_health("n1", status={"state": "held"}, record={"remediationID": "k3v9"})
-        held = Held(text="healthd: gpu.xid.79 GPU 3", by="healthd", stamp=1)
+        held = OwnershipAnnotation(text="healthd: gpu.xid.79 GPU 3", by="healthd", stamp=1)
         node = node_of(plane.admin.get("/api/v1/nodes/n1").must())
         drained = quarantine_patch(node, held, effect="NoSchedule", cordon=True)
         plane.admin.patch("/api/v1/nodes/n1", drained, kind="merge").must()

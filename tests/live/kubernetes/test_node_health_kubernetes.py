@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from healthd.core.errors import BackendError, BackendRefused, BackendUnknown
 from healthd.core.model import Remedy
-from healthd.remediation.decide.handoff import HandoffRecord, Helped, PastAct, PastRepair, RequestAnswer, parse
+from healthd.remediation.decide.handoff import HandoffRecord, PastAct, PastRepair, RepairResult, RequestAnswer, parse
 from healthd.remediation.orchestrators.kubernetes.api import KubeApi, connect
 from healthd.remediation.orchestrators.kubernetes.node_health import HealthStatus, record_of, text_of
 from healthd.remediation.orchestrators.kubernetes.node_health_api import NO_CRD, NodeHealths
@@ -45,7 +45,7 @@ REQUEST = HandoffRecord(
     kernel="6.8.0-1027-aws",
     image="ami-0123456789abcdef0",
     history=(
-        PastRepair(act=PastAct.RESET, at=NOW, code="gpu.xid.79", outcome=Helped.FAILED),
+        PastRepair(act=PastAct.RESET, at=NOW, code="gpu.xid.79", outcome=RepairResult.FAILED),
         *(PastRepair(act=PastAct.RETURN, at=NOW - timedelta(hours=hour), code="gpu.xid.95") for hour in range(7)),
     ),
 )
@@ -101,7 +101,10 @@ def test_what_one_leaves_the_other_reads(control_plane: ControlPlane, controller
 def test_the_longest_record_that_healthd_makes_passes_the_schema(controllers: KubeApi, agents: Agents) -> None:
     """Every field as long as it comes, and a history that is full."""
     code = "storage.lustre.hung-on-a-mount-with-a-long-name"
-    past = [PastRepair(act=each, at=NOW, code=code, outcome=Helped.HELPED, back=NOW) for each in (PastAct.REPLACE,) * 8]
+    past = [
+        PastRepair(act=each, at=NOW, code=code, outcome=RepairResult.HELPED, back=NOW)
+        for each in (PastAct.REPLACE,) * 8
+    ]
     past += [PastRepair(act=PastAct.RETURN, at=NOW, code=code)] * 8
     long = replace(REQUEST, code=code, history=tuple(past), message="x" * 200)
     agents("n1").write_record(long.text[:2000])

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from healthd.core.errors import BackendDenied, BackendRefused, BackendUnknown, SlotTaken
-from healthd.remediation.decide.fleet import Go, WaitForSlot
+from healthd.remediation.decide.fleet import HoldsSlots, WaitForSlot
 from healthd.remediation.engine.slots import SlotKeeper
 from healthd.remediation.orchestrators.kubernetes.api import Conflict, ResourceKind
 from healthd.remediation.orchestrators.kubernetes.budget import COUNTED, LIMIT, counts
@@ -313,7 +313,7 @@ def test_the_keeper_of_slots_drives_it(control_plane: ControlPlane, one: Kuberne
     assert isinstance(keeper.take(), WaitForSlot)
     note(control_plane, counts(limit=1, total=4, out=[], at=None))
     clock_s = 100.0
-    assert isinstance(keeper.take(), Go)
+    assert isinstance(keeper.take(), HoldsSlots)
     assert keeper.give_back() == (Slot(scope="cluster", index=0, node="n1"),)
     assert taints_of(control_plane, "n1") == {}
 

@@ -20,7 +20,7 @@ from healthd.remediation.orchestrators.kubernetes.labels import GAP_S, STOPPED, 
 from healthd.remediation.orchestrators.kubernetes.listed_nodes import summary_in
 from healthd.remediation.orchestrators.kubernetes.node import node_of
 from healthd.remediation.orchestrators.kubernetes.orchestrator import Fence
-from healthd.remediation.orchestrators.kubernetes.reporter import LOOK_S, REGISTERS_S, Known, KubeReporter
+from healthd.remediation.orchestrators.kubernetes.reporter import LOOK_S, REGISTERS_S, AgentState, KubeReporter
 from tests.live.kubernetes.agent_rig import Agents, install_resource
 from tests.live.kubernetes.control_plane import HEALTHS, ControlPlane
 
@@ -35,7 +35,7 @@ XID = Diagnosis(
     reasons=("once",),
 )
 LOOKED = Outcome(check="gpu.count", result=Result(status=Status.OK), at=NOW, duration_s=0.1)
-WELL = Known(diagnoses=(), outcomes={"gpu.count": LOOKED}, expected=("gpu.count",))
+WELL = AgentState(diagnoses=(), outcomes={"gpu.count": LOOKED}, expected=("gpu.count",))
 SICK = replace(WELL, diagnoses=(XID,))
 
 

@@ -10,7 +10,12 @@ from typing import Any
 import pytest
 
 from healthd.remediation.orchestrators.kubernetes.budget import LEASE
-from healthd.remediation.orchestrators.kubernetes.node import Held, fence_patch, node_of, quarantine_patch
+from healthd.remediation.orchestrators.kubernetes.node import (
+    OwnershipAnnotation,
+    fence_patch,
+    node_of,
+    quarantine_patch,
+)
 from healthd.remediation.orchestrators.kubernetes.old_records import MARKS
 from tests.live.kubernetes.agent_rig import ROOT, add_leases, note
 from tests.live.kubernetes.control_plane import NAMESPACE, ControlPlane
@@ -38,7 +43,7 @@ def pods(control_plane: ControlPlane, tmp_path: Path) -> HookPods:
     control_plane.add_lease(MARKS, {"mark.healthd.io/n1": json.dumps({"node": "n1", "text": "x"})})
     for name in ("n1", "n9"):
         control_plane.add_health(name, status={"state": "held"}, record={"remediationID": "k3v9"})
-    held = Held(text="healthd: gpu.xid.79 GPU 3", by="healthd", stamp=1)
+    held = OwnershipAnnotation(text="healthd: gpu.xid.79 GPU 3", by="healthd", stamp=1)
     changed(control_plane, "n1", quarantine_patch(read(control_plane, "n1"), held, effect="NoSchedule", cordon=True))
     changed(control_plane, "n2", fence_patch(read(control_plane, "n2")))
     condition = {"type": "HealthdGPU", "status": "False", "reason": "GpuXid79", "message": "x"}

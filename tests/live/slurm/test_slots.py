@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from healthd.core.errors import BackendRefused, BackendUnknown, SlotTaken
-from healthd.remediation.decide.fleet import Go, Settle, WaitForSlot
+from healthd.remediation.decide.fleet import HoldsSlots, Settle, WaitForSlot
 from healthd.remediation.engine.slots import SlotKeeper
 from healthd.remediation.orchestrators.slurm.orchestrator import SlurmOrchestrator
 from healthd.remediation.ports import NodeRecord, ScopeSnapshot, Slot
@@ -37,10 +37,10 @@ def _keeper(lab: SlurmLab, node: str = NODE, *, settle_s: float = 0.5, **quotas:
     )
 
 
-def _settled(keeper: SlotKeeper, *, within_s: float = 5.0) -> Go:
+def _settled(keeper: SlotKeeper, *, within_s: float = 5.0) -> HoldsSlots:
     """Take turns until it goes."""
     end_s = time.monotonic() + limit_s(within_s)
-    while not isinstance(answer := keeper.take(), Go):
+    while not isinstance(answer := keeper.take(), HoldsSlots):
         assert time.monotonic() < end_s, answer
         time.sleep(0.05)
     return answer
@@ -241,7 +241,7 @@ def test_a_new_daemon_of_the_same_name_adopts_the_slot(slurm: SlurmLab) -> None:
     assert isinstance(second.take(), Settle)
     assert _settled(second).slots == first
     _of(slurm).quarantine(TEXT)
-    assert _keeper(slurm).take(committed=True) == Go(slots=first)
+    assert _keeper(slurm).take(committed=True) == HoldsSlots(slots=first)
     assert len(_of(slurm).slots()) == 1
 
 
@@ -249,7 +249,7 @@ def test_a_settled_slot_that_is_gone_is_noticed(slurm: SlurmLab) -> None:
     """Before each step the slots are asked for again: one that an admin deleted has to be earned anew."""
     keeper = _keeper(slurm)
     slot = _settled(keeper).slots[0]
-    assert isinstance(keeper.take(), Go)
+    assert isinstance(keeper.take(), HoldsSlots)
     assert slurm.scontrol("delete", "reservation", f"healthd-cluster-{slot.index}").returncode == 0
     assert isinstance(keeper.take(), Settle)
 

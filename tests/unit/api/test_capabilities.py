@@ -20,13 +20,13 @@ import structlog
 
 from healthd.agent.agent import Agent
 from healthd.api.client import ask
-from healthd.api.client_queue import Who
+from healthd.api.client_queue import ClientUser
 from healthd.api.http import HttpResponse as HttpAnswer
 from healthd.api.http import HttpServer, Route
 from healthd.api.peer import Peer
 from healthd.api.server import Server, _Guest
 from healthd.api.wire import Request, read_answer, write_request
-from healthd.core.capabilities import _HEADER, _SETS, _VERSION_3, Hands, lay_down
+from healthd.core.capabilities import _HEADER, _SETS, _VERSION_3, PrivilegedThreads, drop_capabilities
 from healthd.core.errors import BackendUnknown, HealthdError, StoreError
 from healthd.core.model import Event
 from healthd.state.store import EventFilter
@@ -67,7 +67,7 @@ pytestmark = [pytest.mark.process, pytest.mark.skipif(not any(OURS), reason="nee
 
 
 def in_thread(work: Callable[[], object]) -> None:
-    """In a thread of its own, which keeps what it lays down to itself; and its error here."""
+    """In a thread of its own, which drops its own alone; and its error here."""
     with ThreadPoolExecutor(1) as pool:
         pool.submit(work).result(timeout=ANSWERS_WITHIN_S)
 
@@ -83,8 +83,8 @@ def test_what_is_laid_down_is_gone_and_others_keep_theirs() -> None:
         assert ctypes.get_errno() == errno.EPERM
 
     def work() -> None:
-        lay_down()
-        lay_down()
+        drop_capabilities()
+        drop_capabilities()
         seen.append(sets())
         in_thread(lambda: seen.append(sets()))
         cannot_take_up()
@@ -97,27 +97,27 @@ def test_what_is_laid_down_is_gone_and_others_keep_theirs() -> None:
     assert sets() == OURS
 
 
-def test_hands_have_what_their_maker_has() -> None:
-    """What they return and raise is passed on; who has the capabilities needs no hands; closed, they begin nothing."""
-    hands = Hands()
+def test_privileged_threads_have_the_capabilities_of_their_maker() -> None:
+    """Results and exceptions pass through; a thread with the capabilities runs it itself; closed, they begin none."""
+    privileged = PrivilegedThreads()
     here = threading.get_ident()
 
     def refused() -> None:
         raise BackendUnknown("no")
 
     def work() -> None:
-        lay_down()
-        assert hands.do(sets) == OURS
-        assert hands.do(threading.get_ident) != threading.get_ident()
+        drop_capabilities()
+        assert privileged.do(sets) == OURS
+        assert privileged.do(threading.get_ident) != threading.get_ident()
         with pytest.raises(BackendUnknown, match="no"):
-            hands.do(refused)
-        hands.close()
-        hands.close()
+            privileged.do(refused)
+        privileged.close()
+        privileged.close()
         with pytest.raises(HealthdError, match="healthd is stopping"):
-            hands.do(sets)
+            privileged.do(sets)
 
     in_thread(work)
-    assert hands.do(threading.get_ident) == here
+    assert privileged.do(threading.get_ident) == here
 
 
 @pytest.fixture
@@ -154,7 +154,7 @@ def test_a_check_that_a_stranger_asked_for_has_all_that_it_needs(agent: Agent) -
     seen: list[tuple[int, ...]] = []
 
     def ask_for_it() -> None:
-        lay_down()
+        drop_capabilities()
         agent.checkup.start("host.memory").result(timeout=ANSWERS_WITHIN_S)
         seen.append(agent.checkup._pool.submit(sets).result(timeout=ANSWERS_WITHIN_S))
 
@@ -170,7 +170,7 @@ def test_whoever_comes_after_an_order_has_none_of_its_capabilities(agent: Agent,
     try:
         assert sets() == OURS
         peer = Peer(pid=os.getpid(), uid=NOBODY, gid=NOBODY, groups=frozenset({NOBODY}))
-        assert server._begin(_Guest(client=theirs, peer=peer, who=Who(uid=NOBODY, may_act=False)))
+        assert server._begin(_Guest(client=theirs, peer=peer, who=ClientUser(uid=NOBODY, may_act=False)))
         ours.settimeout(ANSWERS_WITHIN_S)
         ours.sendall(write_request(Request(arguments=("history",))))
         ours.shutdown(socket.SHUT_WR)

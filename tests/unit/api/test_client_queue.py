@@ -6,16 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from healthd.api.client_queue import EACH, KEPT, SEATS, WAITING, WAITING_EACH, ClientLane, ClientQueue, Who
+from healthd.api.client_queue import EACH, KEPT, SEATS, WAITING, WAITING_EACH, ClientLane, ClientQueue, ClientUser
 
-ROOT = Who(uid=0, may_act=True)
-
-
-def user(uid: int) -> Who:
-    return Who(uid=uid, may_act=False)
+ROOT = ClientUser(uid=0, may_act=True)
 
 
-def crowded(*users: Who, each: int) -> ClientQueue[str]:
+def user(uid: int) -> ClientUser:
+    return ClientUser(uid=uid, may_act=False)
+
+
+def crowded(*users: ClientUser, each: int) -> ClientQueue[str]:
     """A queue that so many clients of each of these users have asked for."""
     seats: ClientQueue[str] = ClientQueue()
     for who in users:
@@ -60,7 +60,7 @@ def test_who_leaves_makes_room_for_the_first_that_may_sit() -> None:
 
 
 @pytest.mark.parametrize("who", [ROOT, user(1000)])
-def test_a_seat_that_was_left_is_free(who: Who) -> None:
+def test_a_seat_that_was_left_is_free(who: ClientUser) -> None:
     """However often somebody comes and goes."""
     seats: ClientQueue[str] = ClientQueue()
     for _ in range(3 * SEATS):
@@ -71,11 +71,11 @@ def test_a_seat_that_was_left_is_free(who: Who) -> None:
 @given(st.lists(st.tuples(st.integers(0, 5), st.booleans()), max_size=300))
 def test_whatever_comes_and_goes_nobody_waits_who_might_sit(comings: list[tuple[int, bool]]) -> None:
     """The limits hold after every step, and once all have left everybody who waited has been seated."""
-    seats: ClientQueue[Who] = ClientQueue()
-    sitting: list[Who] = []
+    seats: ClientQueue[ClientUser] = ClientQueue()
+    sitting: list[ClientUser] = []
     waiting = 0
     for uid, goes in comings:
-        who = Who(uid=uid, may_act=uid == 0)
+        who = ClientUser(uid=uid, may_act=uid == 0)
         if goes and sitting:
             if (follows := seats.leave(sitting.pop(0))) is not None:
                 sitting.append(follows)

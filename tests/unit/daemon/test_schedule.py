@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from healthd.daemon.schedule import Every, Schedule
+from healthd.daemon.schedule import JitteredInterval, Schedule
 from tests.support.limits import limit_s
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -70,9 +70,9 @@ def test_a_check_is_due_again_after_its_interval() -> None:
 def test_what_was_missed_is_not_caught_up_with(missed: timedelta) -> None:
     """However long ago the last run was by the clock: the next is an interval from now, and up to a tenth later."""
     for _ in range(50):
-        due = Every(12.0, jitter=0.1, first=NOW).get_next_fire_time(NOW - missed, NOW)
+        due = JitteredInterval(12.0, jitter=0.1, first=NOW).get_next_fire_time(NOW - missed, NOW)
         assert timedelta(seconds=12) <= due - NOW <= timedelta(seconds=13.2)
-    assert Every(60.0, first=NOW).get_next_fire_time(NOW - missed, NOW) == NOW + timedelta(seconds=60)
+    assert JitteredInterval(60.0, first=NOW).get_next_fire_time(NOW - missed, NOW) == NOW + timedelta(seconds=60)
 
 
 @pytest.mark.parametrize("late_s", [0.0, 0.3, 2.4])
@@ -81,7 +81,7 @@ def test_long_intervals_end_on_one_grid(late_s: float) -> None:
     now = NOW + timedelta(days=3, seconds=late_s)
     for interval_s, steps in ((5.0, {1}), (15.0, {3}), (60.0, {12, 13}), (3600.0, set(range(720, 793)))):
         for _ in range(50):
-            due = Every(interval_s, jitter=0.1, first=NOW).get_next_fire_time(now, now)
+            due = JitteredInterval(interval_s, jitter=0.1, first=NOW).get_next_fire_time(now, now)
             step, rest = divmod(due - (NOW + timedelta(days=3)), timedelta(seconds=5))
             assert rest == timedelta()
             assert step in steps | ({max(steps) + 1} if late_s else set())

@@ -8,7 +8,7 @@ from healthd.fleet.events import MOST, FleetEvent, FleetEventKind, entered, rece
 from healthd.fleet.incidents import CauseKind, Incident, SharedCause
 from healthd.fleet.nodes import FleetNode, fleet_nodes
 from healthd.ledger.entries import EntryKind, LedgerEntry
-from healthd.remediation.decide.handoff import HandoffRecord, Helped, PastAct, PastRepair
+from healthd.remediation.decide.handoff import HandoffRecord, PastAct, PastRepair, RepairResult
 from healthd.remediation.decide.summary import NodeState, NodeSummary
 from healthd.remediation.ports import Hold, ListedNode
 
@@ -71,8 +71,8 @@ def test_repairs_are_read_from_the_handoff_records() -> None:
     """With what came of them; two nodes with the same act in a minute are one line, and an older act is none."""
     record = HandoffRecord(
         history=(
-            PastRepair(act=PastAct.REBOOT, at=ago(90), code="gpu.xid.79", outcome=Helped.FAILED),
-            PastRepair(act=PastAct.RESET, at=ago(20), code="gpu.xid.79", outcome=Helped.FAILED),
+            PastRepair(act=PastAct.REBOOT, at=ago(90), code="gpu.xid.79", outcome=RepairResult.FAILED),
+            PastRepair(act=PastAct.RESET, at=ago(20), code="gpu.xid.79", outcome=RepairResult.FAILED),
             PastRepair(act=PastAct.RETURN, at=ago(10)),
         )
     ).text

@@ -14,7 +14,7 @@ from healthd.core.model import Mode, Remedy
 from healthd.fleet.causes import by_cause
 from healthd.fleet.nodes import FleetNode, FleetPicture, FleetState, fleet_nodes, in_states
 from healthd.fleet.text import fleet_data, fleet_json, fleet_text, head, node_data, node_text, why_text
-from healthd.remediation.decide.handoff import HandoffRecord, Helped, PastAct, PastRepair, RequestAnswer
+from healthd.remediation.decide.handoff import HandoffRecord, PastAct, PastRepair, RepairResult, RequestAnswer
 from healthd.remediation.decide.summary import NodeState, NodeSummary
 from healthd.remediation.ports import Hold, ListedNode, Slot
 
@@ -79,7 +79,7 @@ RECORD = HandoffRecord(
     answered=NOW,
     message="the platform is busy",
     history=(
-        PastRepair(act=PastAct.RESET, at=NOW - timedelta(days=1), code="gpu.xid.79", outcome=Helped.FAILED),
+        PastRepair(act=PastAct.RESET, at=NOW - timedelta(days=1), code="gpu.xid.79", outcome=RepairResult.FAILED),
         PastRepair(act=PastAct.RETURN, at=NOW - timedelta(hours=1)),
     ),
 ).text

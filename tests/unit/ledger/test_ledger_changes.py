@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from healthd.ledger.changes import NodeMemory, NodeReading, SeenFault, gone_changes, node_changes, with_inventory
 from healthd.ledger.entries import EntryKind, LedgerGpu, MachineIdentity, SpanState
-from healthd.remediation.decide.handoff import Helped, PastAct, PastRepair
+from healthd.remediation.decide.handoff import PastAct, PastRepair, RepairResult
 
 T0 = datetime(2026, 1, 1, tzinfo=UTC)
 GPUS = (LedgerGpu(uuid="GPU-a", serial="16a", index="0"), LedgerGpu(uuid="GPU-b", serial="16b", index="3"))
@@ -103,8 +103,8 @@ def test_two_gpus_with_one_code_are_two_faults() -> None:
 def test_the_acts_of_a_handoff_record_are_entries() -> None:
     """A reset is a repair, a replacement and a return are kinds of their own, each with its outcome."""
     history = (
-        PastRepair(act=PastAct.RESET, at=T0, code="c", outcome=Helped.FAILED),
-        PastRepair(act=PastAct.REPLACE, at=later(1), code="c", outcome=Helped.HELPED, back=later(2)),
+        PastRepair(act=PastAct.RESET, at=T0, code="c", outcome=RepairResult.FAILED),
+        PastRepair(act=PastAct.REPLACE, at=later(1), code="c", outcome=RepairResult.HELPED, back=later(2)),
         PastRepair(act=PastAct.RETURN, at=later(3), code="c"),
     )
     found = node_changes(NodeMemory(), replace(SERVING, history=history), later(4)).entries

@@ -11,10 +11,10 @@ from datetime import UTC, datetime
 
 import pytest
 
-from healthd.agent.late_metadata import Latecomer, begun
+from healthd.agent.late_metadata import LateMetadata, begun
 from healthd.core.errors import SourceError, SourceMissing, SourceTimeout, SourceUnreadable
 from healthd.sources.identity import Identity, boot_id, boot_time, find_identity, metadata_endpoint, node_name
-from healthd.sources.imds import Hurry, MetadataSource, read_metadata
+from healthd.sources.imds import FastStart, MetadataSource, read_metadata
 from healthd.testing import Entry, FakeClock, FakeTree
 from tests.support.imds import Imds
 from tests.support.limits import limit_s
@@ -135,7 +135,7 @@ def test_one_slow_answer_costs_no_other(imds: Imds) -> None:
 def test_a_hurry_waits_for_a_silent_service_once_and_shortly(imds: Imds) -> None:
     """All who ask in one hurry: the first goes without within less than its second, the others ask nobody. After it
     each is answered."""
-    hurry, imds.delay_s = Hurry(is_on=True), 60.0
+    hurry, imds.delay_s = FastStart(is_on=True), 60.0
     source = MetadataSource(imds.endpoint, hurry=hurry)
     began = time.monotonic()
     for each in (source, MetadataSource(imds.endpoint, hurry=hurry)):
@@ -156,7 +156,7 @@ def test_a_hurry_reads_what_is_answered(imds: Imds) -> None:
     until = time.monotonic() + limit_s(5)
     found, source = None, MetadataSource(imds.endpoint)
     while found is None:
-        source = MetadataSource(imds.endpoint, hurry=Hurry(is_on=True))
+        source = MetadataSource(imds.endpoint, hurry=FastStart(is_on=True))
         try:
             found = source.read("instance-type"), source.read("no/such/item")
         except SourceTimeout:  # a busy machine answers later than in a quarter of a second
@@ -170,19 +170,19 @@ def test_an_item_that_is_late_again_is_awaited_again(imds: Imds, monkeypatch: py
     source, imds.delay_s = MetadataSource(imds.endpoint, hurry=begun()), 2.0
     with pytest.raises(SourceTimeout, match="did not answer within 1 s"):
         source.read("placement/region")
-    late = Latecomer(source)
+    late = LateMetadata(source)
     assert (late.is_awaited, late.first_s, late.again_s) == (True, 40.0, 40.0)
     late.wait(1000.0)  # it had its second
     imds.delay_s = 0.0
     assert late.answers()
-    assert begun() == Hurry(restarts=3)
+    assert begun() == FastStart(restarts=3)
 
 
 def test_what_is_told_in_its_second_is_not_asked_again(imds: Imds) -> None:
     """A start that follows an answer is the last one where each item is told."""
-    source = MetadataSource(imds.endpoint, hurry=Hurry(restarts=1))
+    source = MetadataSource(imds.endpoint, hurry=FastStart(restarts=1))
     assert source.read("instance-type") == "p5.48xlarge"
-    assert not Latecomer(source).is_awaited
+    assert not LateMetadata(source).is_awaited
 
 
 @contextlib.contextmanager

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from healthd.core.model import Remedy
-from healthd.remediation.decide.handoff import HandoffRecord, Helped, PastAct, PastRepair
+from healthd.remediation.decide.handoff import HandoffRecord, PastAct, PastRepair, RepairResult
 from healthd.remediation.decide.ledger import (
     Bounds,
     FleetRecords,
@@ -29,7 +29,7 @@ RESET, REBOOT, REPLACE = Remedy.RESET_GPU, Remedy.REBOOT_NODE, Remedy.REPLACE_NO
 NOW = START
 
 
-def past(act: PastAct, hours_ago: float, outcome: Helped = Helped.HELPED, code: str = CODE) -> PastRepair:
+def past(act: PastAct, hours_ago: float, outcome: RepairResult = RepairResult.HELPED, code: str = CODE) -> PastRepair:
     return PastRepair(act=act, at=NOW - timedelta(hours=hours_ago), code=code, outcome=outcome)
 
 
@@ -163,7 +163,7 @@ def test_nodes_of_two_versions_have_none_in_common() -> None:
 # -- in vain ----------------------------------------------------------------------------------------------------------
 
 
-def repaired(*outcomes: Helped) -> dict[str, HandoffRecord]:
+def repaired(*outcomes: RepairResult) -> dict[str, HandoffRecord]:
     """A node for each outcome of a repair, the newest last."""
     return {
         f"n{number}": HandoffRecord(history=(past(PastAct.RESET, 20 - number, outcome),))
@@ -171,7 +171,7 @@ def repaired(*outcomes: Helped) -> dict[str, HandoffRecord]:
     }
 
 
-H, F, U = Helped.HELPED, Helped.FAILED, Helped.NOT_KNOWN
+H, F, U = RepairResult.HELPED, RepairResult.FAILED, RepairResult.NOT_KNOWN
 
 
 @pytest.mark.parametrize(
@@ -184,7 +184,7 @@ H, F, U = Helped.HELPED, Helped.FAILED, Helped.NOT_KNOWN
         ((F, F, F, F, U), False),
     ],
 )
-def test_after_five_repairs_in_vain_no_sixth_is_made(outcomes: tuple[Helped, ...], is_held: bool) -> None:
+def test_after_five_repairs_in_vain_no_sixth_is_made(outcomes: tuple[RepairResult, ...], is_held: bool) -> None:
     """Of whatever kind; what is under way is none yet, and one that helped begins the count anew."""
     fleet = records(repaired(*outcomes))
     assert [bool(against(remedy, fleet)) for remedy in (RESET, REBOOT, REPLACE)] == [is_held] * 3
@@ -205,7 +205,7 @@ def test_a_repair_after_which_it_came_back_was_in_vain() -> None:
     assert against(RESET, records(dict(list(relapsed.items())[:4]))) == ""
 
 
-def replaced(outcome: Helped, *later: PastRepair) -> HandoffRecord:
+def replaced(outcome: RepairResult, *later: PastRepair) -> HandoffRecord:
     return HandoffRecord(history=(past(PastAct.REPLACE, 9, outcome), *later))
 
 
@@ -255,7 +255,7 @@ def test_where_few_repairs_worked_the_fleet_falls_back_to_quarantine(fleet: Flee
         assert against(remedy, fleet, bounds=replace(BOUNDS, repairs_judged=0)) == ""
 
 
-outcomes = st.sampled_from(list(Helped))
+outcomes = st.sampled_from(list(RepairResult))
 entries = st.builds(past, st.sampled_from(list(PastAct)), st.floats(0, 200), outcomes, st.sampled_from([CODE, "other"]))
 fleets = st.dictionaries(
     st.sampled_from([f"n{number}" for number in range(12)]),
@@ -290,13 +290,13 @@ def test_returns_of_a_day_are_counted_by_code() -> None:
         past(PastAct.RETURN, 25),
         past(PastAct.RETURN, 23),
         past(PastAct.RETURN, 2, code="other"),
-        past(PastAct.REBOOT, 4, outcome=Helped.NOT_KNOWN),
-        past(PastAct.REBOOT, 3, outcome=Helped.FAILED),
-        past(PastAct.REBOOT, 2, outcome=Helped.HELPED),
+        past(PastAct.REBOOT, 4, outcome=RepairResult.NOT_KNOWN),
+        past(PastAct.REBOOT, 3, outcome=RepairResult.FAILED),
+        past(PastAct.REBOOT, 2, outcome=RepairResult.HELPED),
         past(PastAct.RETURN, 1),
     ]
     assert returns_of(history, CODE, NOW) == 3
-    late = replace(past(PastAct.REBOOT, 30, outcome=Helped.HELPED), back=NOW - timedelta(hours=20))
+    late = replace(past(PastAct.REBOOT, 30, outcome=RepairResult.HELPED), back=NOW - timedelta(hours=20))
     assert returns_of([late, *history], CODE, NOW) == 4, "it counts from when the node was let in"
     assert returns_of([replace(late, back=None), *history], CODE, NOW) == 3
 

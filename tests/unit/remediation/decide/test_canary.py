@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from healthd.core.model import Decision, Mode, Refused, Remedy
 from healthd.remediation.decide.approval import approve, ask, needs_approval, objection, waiting_words
 from healthd.remediation.decide.canary import canary, revision_of, worked
-from healthd.remediation.decide.handoff import HandoffRecord, Helped, PastAct, PastRepair, parse
+from healthd.remediation.decide.handoff import HandoffRecord, PastAct, PastRepair, RepairResult, parse
 from healthd.remediation.decide.ledger import Bounds, FleetRecords
 from healthd.remediation.decide.policy import Needs, Question, Readings, Rules, Situation, decide, question
 from healthd.remediation.decide.remediation import Remediation
@@ -23,7 +23,9 @@ NOW, OLD = "0a1b2c3d", "99999999"
 WHY = canary(FleetRecords(records={}, held={}, total=1), NOW, BOUNDS)
 
 
-def entry(revision: str = NOW, outcome: Helped = Helped.HELPED, act: PastAct = PastAct.REBOOT) -> PastRepair:
+def entry(
+    revision: str = NOW, outcome: RepairResult = RepairResult.HELPED, act: PastAct = PastAct.REBOOT
+) -> PastRepair:
     return PastRepair(act=act, at=START, code="gpu.xid.79", outcome=outcome, revision=revision)
 
 
@@ -44,8 +46,8 @@ def at_the_act(**changes: object) -> Remediation:
         (fleet((entry(),), (entry(),)), True),
         (fleet((entry(),), (entry(),), (entry(),)), False),
         (fleet((entry(), entry(), entry())), False),  # a fleet may be one node
-        (fleet((entry(), entry(), entry(outcome=Helped.FAILED))), True),
-        (fleet((entry(), entry(), entry(outcome=Helped.NOT_KNOWN))), True),  # under way on another node
+        (fleet((entry(), entry(), entry(outcome=RepairResult.FAILED))), True),
+        (fleet((entry(), entry(), entry(outcome=RepairResult.NOT_KNOWN))), True),  # under way on another node
         (fleet((entry(), entry(), entry(act=PastAct.RETURN))), True),
         (fleet((entry(OLD),) * 8, (entry(""),) * 8), True),
     ],

@@ -17,7 +17,7 @@ from healthd.remediation.decide.drive import (
     may_turn,
     not_helped,
     own,
-    turns,
+    takes_over,
     undriven,
     why_turned,
 )
@@ -153,19 +153,19 @@ def test_before_its_act_a_case_is_raised_or_turned_at_once(open_: tuple[RuleAnsw
 
 def test_before_its_act_only_more_than_its_remedy_raises_it() -> None:
     """A repair that goes further; what a rule only keeps out waits until the fault of the remediation is over."""
-    assert turns(REMEDIATION, REPAIRS, seen(WORSE, MINE))
-    assert not turns(REMEDIATION, replace(REPAIRS, ladder=RESETS), seen(WORSE, MINE))
-    assert not turns(REMEDIATION, replace(REPAIRS, diagnosis=MINE.about), seen(WORSE, MINE))
-    assert not turns(REMEDIATION, KEEPS, seen(MISSING, MINE))
-    assert turns(REMEDIATION, KEEPS, seen(MISSING))
-    assert turns(REMEDIATION, REPAIRS, seen(WORSE))
+    assert takes_over(REMEDIATION, REPAIRS, seen(WORSE, MINE))
+    assert not takes_over(REMEDIATION, replace(REPAIRS, ladder=RESETS), seen(WORSE, MINE))
+    assert not takes_over(REMEDIATION, replace(REPAIRS, diagnosis=MINE.about), seen(WORSE, MINE))
+    assert not takes_over(REMEDIATION, KEEPS, seen(MISSING, MINE))
+    assert takes_over(REMEDIATION, KEEPS, seen(MISSING))
+    assert takes_over(REMEDIATION, REPAIRS, seen(WORSE))
 
 
 def test_a_decision_that_takes_nothing_out_turns_nothing() -> None:
     """Observe mode, an opt-out, a fault that many nodes have; nor does one about what is not open any more."""
-    assert not turns(REMEDIATION, Decision(action=Action.HOLD, reason="observe"), seen(WORSE))
-    assert not turns(REMEDIATION, replace(REPAIRS, steps=()), seen(WORSE))
-    assert not turns(REMEDIATION, REPAIRS, seen(MINE))
+    assert not takes_over(REMEDIATION, Decision(action=Action.HOLD, reason="observe"), seen(WORSE))
+    assert not takes_over(REMEDIATION, replace(REPAIRS, steps=()), seen(WORSE))
+    assert not takes_over(REMEDIATION, REPAIRS, seen(MINE))
 
 
 NEW, FRESH = fault("gpu.xid.79", REBOOTS, GPU[1], since=10), fault("gpu.xid.79", REBOOTS, GPU[1], since=95)
@@ -181,26 +181,26 @@ def test_after_its_act_what_is_new_has_the_settle_time_and_what_was_there_before
     ):
         known = seen(*open_, now=now, waited=waited)
         assert is_due(VERIFIES, known) is due
-        assert turns(VERIFIES, REPAIRS, known) is due
+        assert takes_over(VERIFIES, REPAIRS, known) is due
 
 
 def test_after_its_act_a_new_and_more_serious_fault_raises_it_although_its_own_is_open() -> None:
     """What was there before, or goes no further, waits."""
     assert is_due(VERIFIES, seen(NEW, MINE, now=100))
-    assert turns(VERIFIES, REPAIRS, seen(NEW, MINE, now=100))
+    assert takes_over(VERIFIES, REPAIRS, seen(NEW, MINE, now=100))
     for open_ in ((WORSE, MINE), (FRESH, MINE), (MINE, NEW)):
         assert not is_due(VERIFIES, seen(*open_, now=100, waited=LONG, looked=True))
-    assert not turns(VERIFIES, REPAIRS, seen(WORSE, MINE, now=100))
-    assert not turns(VERIFIES, replace(REPAIRS, ladder=RESETS), seen(NEW, MINE, now=100))
-    assert not turns(VERIFIES, replace(REPAIRS, diagnosis=MINE.about), seen(NEW, MINE, now=100))
+    assert not takes_over(VERIFIES, REPAIRS, seen(WORSE, MINE, now=100))
+    assert not takes_over(VERIFIES, replace(REPAIRS, ladder=RESETS), seen(NEW, MINE, now=100))
+    assert not takes_over(VERIFIES, replace(REPAIRS, diagnosis=MINE.about), seen(NEW, MINE, now=100))
 
 
 def test_after_its_act_what_is_only_kept_out_waits_until_every_check_has_looked() -> None:
     """What the store still says of a level may be over since the act."""
     assert not is_due(VERIFIES, seen(MISSING, now=10))
     assert is_due(VERIFIES, seen(MISSING, now=10, looked=True))
-    assert turns(VERIFIES, KEEPS, seen(MISSING, now=10, looked=True))
-    assert not turns(VERIFIES, KEEPS, seen(MISSING, MINE, now=10, looked=True))
+    assert takes_over(VERIFIES, KEEPS, seen(MISSING, now=10, looked=True))
+    assert not takes_over(VERIFIES, KEEPS, seen(MISSING, MINE, now=10, looked=True))
 
 
 def test_a_node_that_is_only_kept_out_is_decided_about_once_more() -> None:
@@ -216,11 +216,11 @@ def test_a_node_that_is_only_kept_out_is_decided_about_once_more() -> None:
     ):
         known = seen(MINE, waited=waited)
         assert is_due(remediation, known) is due
-        assert turns(remediation, repairs_mine, known) is due
+        assert takes_over(remediation, repairs_mine, known) is due
     assert is_due(KEPT, seen(MISSING, looked=True))
     assert not is_due(KEPT, seen(MISSING))
     assert is_due(KEPT, seen(NEW, now=100))
-    assert turns(KEPT, REPAIRS, seen(NEW, now=100))
+    assert takes_over(KEPT, REPAIRS, seen(NEW, now=100))
 
 
 PAST = Repair(code="gpu.xid.95", component="gpu:GPU-0", remedy=Remedy.RESET_GPU, began=START)
@@ -230,8 +230,8 @@ def test_on_another_machine_everything_but_the_code_of_the_case_is_new() -> None
     """It is there since the machine is, and is given the settle time from then."""
     known = seen(WORSE, now=100)
     assert is_due(REPLACED, known)
-    assert turns(REPLACED, REPAIRS, known)
-    assert not turns(REPLACED, REPAIRS, seen(WORSE, now=10))
+    assert takes_over(REPLACED, REPAIRS, known)
+    assert not takes_over(REPLACED, REPAIRS, seen(WORSE, now=10))
 
 
 def test_what_the_act_of_a_case_says_nothing_of() -> None:

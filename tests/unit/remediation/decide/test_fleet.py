@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from healthd.core.model import Remedy
 from healthd.remediation.decide.fleet import (
     GiveBack,
-    Go,
+    HoldsSlots,
     Plan,
     Scope,
     Settle,
@@ -136,13 +136,13 @@ def test_a_slot_that_is_found_settles_anew() -> None:
 def test_within_the_limit_it_is_ours() -> None:
     """After the settle time, with holders and others together at the limit, it goes."""
     taken = slots("0:me", "1:b")
-    assert planned(scope("a"), taken=taken, since_s=90.0) == Go(slots=(taken[0],))
+    assert planned(scope("a"), taken=taken, since_s=90.0) == HoldsSlots(slots=(taken[0],))
 
 
 def test_above_the_bound_but_within_the_limit_it_stays() -> None:
     """One more node out does not put a holder back while all of them together fit."""
     taken = slots("2:me")
-    assert planned(scope("a", "b"), taken=taken, since_s=90.0) == Go(slots=(taken[0],))
+    assert planned(scope("a", "b"), taken=taken, since_s=90.0) == HoldsSlots(slots=(taken[0],))
 
 
 def test_over_the_limit_the_slots_above_the_bound_are_given_back() -> None:
@@ -186,7 +186,7 @@ def test_a_slot_of_a_scope_without_a_quota_is_given_back() -> None:
 def test_what_is_committed_neither_settles_nor_gives_back() -> None:
     """A node that we drained before a restart keeps its slots, also over the limit."""
     taken = slots("0:a", "1:b", "2:me")
-    assert planned(scope("x", "y"), taken=taken, committed=True) == Go(slots=(taken[2],))
+    assert planned(scope("x", "y"), taken=taken, committed=True) == HoldsSlots(slots=(taken[2],))
 
 
 def test_a_committed_node_that_lost_its_slot_claims_another_or_waits() -> None:

@@ -13,9 +13,9 @@ from msgspec.structs import replace
 from healthd.core.model import Remedy
 from healthd.remediation.decide.handoff import (
     HandoffRecord,
-    Helped,
     PastAct,
     PastRepair,
+    RepairResult,
     RequestAnswer,
     Versions,
     by_now,
@@ -41,7 +41,7 @@ PASTS = st.builds(
     act=st.sampled_from(list(PastAct)),
     at=TIMES,
     code=CODES,
-    outcome=st.sampled_from(list(Helped)),
+    outcome=st.sampled_from(list(RepairResult)),
     back=st.none() | TIMES,
 )
 
@@ -183,24 +183,24 @@ def test_what_is_ahead_counts_for_nothing(record: HandoffRecord, now: datetime) 
     assert by_now(record, now + timedelta(days=100_000)) == record
 
 
-@given(st.lists(PASTS, max_size=8), st.sampled_from([Helped.HELPED, Helped.FAILED]))
-def test_only_the_newest_repair_gets_an_outcome_and_only_once(before: list[PastRepair], outcome: Helped) -> None:
+@given(st.lists(PASTS, max_size=8), st.sampled_from([RepairResult.HELPED, RepairResult.FAILED]))
+def test_only_the_newest_repair_gets_an_outcome_and_only_once(before: list[PastRepair], outcome: RepairResult) -> None:
     """What is known stays known, a return has no outcome to wait for, and no entry is lost."""
     told = with_outcome(before, outcome)
     assert len(told) == len(before)
     changed = [number for number, (old, new) in enumerate(zip(before, told, strict=True)) if old != new]
     repairs = [number for number, each in enumerate(before) if each.act is not PastAct.RETURN]
-    is_waited_for = bool(repairs) and before[repairs[-1]].outcome is Helped.NOT_KNOWN
+    is_waited_for = bool(repairs) and before[repairs[-1]].outcome is RepairResult.NOT_KNOWN
     assert changed == (repairs[-1:] if is_waited_for else [])
-    assert with_outcome(told, Helped.FAILED) == told or not is_waited_for
+    assert with_outcome(told, RepairResult.FAILED) == told or not is_waited_for
 
 
 @given(st.lists(PASTS, max_size=8), TIMES)
 def test_an_outcome_may_say_since_when_the_node_is_back(before: list[PastRepair], back: datetime) -> None:
     """The entry whose outcome is told has the time, and no other one changes."""
-    told = with_outcome(before, Helped.HELPED, back)
+    told = with_outcome(before, RepairResult.HELPED, back)
     new = [each for old, each in zip(before, told, strict=True) if old != each]
-    assert all((each.outcome, each.back) == (Helped.HELPED, back) for each in new)
+    assert all((each.outcome, each.back) == (RepairResult.HELPED, back) for each in new)
 
 
 def test_a_record_of_the_first_healthd_is_understood() -> None:

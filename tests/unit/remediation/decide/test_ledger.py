@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from healthd.core.model import Remedy, Step
 from healthd.remediation.decide.drive import lowered
-from healthd.remediation.decide.handoff import HandoffRecord, Helped, PastAct, PastRepair
+from healthd.remediation.decide.handoff import HandoffRecord, PastAct, PastRepair, RepairResult
 from healthd.remediation.decide.ledger import Bounds, on_record, recent, repairs_of, rungs_left, same_fault
 from healthd.remediation.decide.remediation import End, Repair
 from healthd.remediation.decide.rules import QUARANTINE, STEPS
@@ -110,7 +110,9 @@ def test_only_an_act_that_was_begun_is_a_repair() -> None:
 # -- the record -------------------------------------------------------------------------------------------------------
 
 
-def past(act: PastAct, seconds: float, outcome: Helped = Helped.HELPED, code: str = "gpu.xid.95") -> PastRepair:
+def past(
+    act: PastAct, seconds: float, outcome: RepairResult = RepairResult.HELPED, code: str = "gpu.xid.95"
+) -> PastRepair:
     return PastRepair(act=act, at=at(seconds), code=code, outcome=outcome)
 
 
@@ -129,10 +131,10 @@ def test_what_only_the_record_knows_counts_on_whatever_component() -> None:
 def test_the_acts_of_one_case_are_one_repair() -> None:
     """A reset in vain and the reboot after it, of the same code; what helped ends the repair, and a return is none."""
     record = recorded(
-        past(PastAct.RESET, 0, Helped.FAILED),
+        past(PastAct.RESET, 0, RepairResult.FAILED),
         past(PastAct.REBOOT, 100),
         past(PastAct.RETURN, 200),
-        past(PastAct.REBOOT, 300, Helped.FAILED),
+        past(PastAct.REBOOT, 300, RepairResult.FAILED),
         past(PastAct.REBOOT, 400, code="gpu.xid.79"),
     )
     made = on_record((), None, record)

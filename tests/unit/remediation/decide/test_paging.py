@@ -13,7 +13,7 @@ from healthd.remediation.decide.paging import (
     STUCK_AFTER_S,
     WELL_FOR_S,
     Limits,
-    Stands,
+    RemediationStatus,
     due,
     out_since,
     wanted,
@@ -42,7 +42,7 @@ def stands(
 ) -> str:
     """What is wanted so many seconds after the remediation was opened, as ``action refusal``."""
     refusal = Refusal.BUDGET if page else None
-    turn = Stands(remediation=remediation, page=page, refusal=refusal)
+    turn = RemediationStatus(remediation=remediation, page=page, refusal=refusal)
     decision = wanted(decided, turn, problem, at(seconds), LIMITS)
     return f"{decision.action} {decision.refusal or ''}".strip()
 
@@ -63,7 +63,9 @@ def test_a_page_ends_with_its_cause() -> None:
 
 def test_a_case_that_was_given_up_pages_for_as_long_as_it_is_open() -> None:
     """Also when it kept its slot, and whatever was wanted before."""
-    decision = wanted(REPAIR, Stands(remediation=replace(REMEDIATION, end=End.FAILED, note="given up")), "", T0, LIMITS)
+    decision = wanted(
+        REPAIR, RemediationStatus(remediation=replace(REMEDIATION, end=End.FAILED, note="given up")), "", T0, LIMITS
+    )
     assert (decision.action, decision.reason) == (Action.PAGE, "given up")
 
 
@@ -75,7 +77,7 @@ def test_a_case_that_was_opened_to_wait_for_an_operator_asks_for_as_long_as_it_d
         Decision(action=Action.PAGE, reason=asks.words, refusal=asks.kind),
     )
     assert stands(remediation) == "page person"
-    assert wanted(decided, Stands(remediation=remediation), "", T0, LIMITS) is decided
+    assert wanted(decided, RemediationStatus(remediation=remediation), "", T0, LIMITS) is decided
     assert stands(replace(remediation, release_order="uid 0")) == "repair"
 
 
@@ -144,7 +146,7 @@ def test_a_fault_that_comes_and_goes_is_one_page() -> None:
 
     def after(seconds: float, was: Decision, remediation: Remediation = settles) -> Refusal | None:
         return wanted(
-            REPAIR, Stands(remediation=remediation), "", at(LIMITS.overdue_s + seconds), LIMITS, was=was
+            REPAIR, RemediationStatus(remediation=remediation), "", at(LIMITS.overdue_s + seconds), LIMITS, was=was
         ).refusal
 
     assert after(WELL_FOR_S - 1, overdue) is Refusal.OVERDUE
@@ -161,7 +163,7 @@ def test_a_drain_that_was_found_counts_from_when_it_was_made() -> None:
     )
     assert due(found, LIMITS) == at(LIMITS.overdue_s)
     assert due(replace(found, opened=at(80_000)), LIMITS) == at(80_000 + STUCK_AFTER_S)
-    words = wanted(REPAIR, Stands(remediation=found), "", at(LIMITS.overdue_s), LIMITS).reason
+    words = wanted(REPAIR, RemediationStatus(remediation=found), "", at(LIMITS.overdue_s), LIMITS).reason
     assert words.startswith("out of service since 2026-01-01 00:00 UTC")
     ordered = replace(found, steps=ORDERED, index=ORDERED.index(Step.STAY))
     assert due(ordered, LIMITS) == at(ORDERED_FOR_S)
@@ -178,7 +180,7 @@ def test_a_drain_that_was_found_counts_from_when_it_was_made() -> None:
 def test_an_overdue_case_says_what_it_waits_for() -> None:
     """Since when, for what, and what keeps it now: the error where no turn succeeds, else its own note."""
     late = at(LIMITS.overdue_s)
-    waiting = Stands(remediation=replace(REMEDIATION, index=PARTS, note="waiting for 12 to end"))
+    waiting = RemediationStatus(remediation=replace(REMEDIATION, index=PARTS, note="waiting for 12 to end"))
     words = wanted(REPAIR, waiting, "", late, LIMITS).reason
     assert words.startswith(
         f"out of service since 2026-01-01 00:00 UTC for {REMEDIATION.code} on {REMEDIATION.component}"
@@ -188,5 +190,5 @@ def test_an_overdue_case_says_what_it_waits_for() -> None:
         ": waiting for 12 to end. The repair waits for these jobs: cancel them, or have their owner do so"
     )
     assert ": no answer. " in wanted(REPAIR, waiting, "no answer", late, LIMITS).reason
-    held_up = Stands(remediation=replace(REMEDIATION, hold=None, index=0))
+    held_up = RemediationStatus(remediation=replace(REMEDIATION, hold=None, index=0))
     assert wanted(REPAIR, held_up, "", late, LIMITS).reason.startswith("not moved since")

@@ -8,7 +8,7 @@ import pytest
 
 from healthd.core.errors import SourceTimeout
 from healthd.core.node import CommandResult
-from healthd.remediation.engine.dependencies import Beat
+from healthd.remediation.engine.dependencies import Heartbeat
 from healthd.testing import FakeClock
 
 
@@ -18,13 +18,13 @@ def clock() -> FakeClock:
 
 
 @pytest.fixture
-def beat(clock: FakeClock) -> Beat:
-    made = Beat(clock)
+def beat(clock: FakeClock) -> Heartbeat:
+    made = Heartbeat(clock)
     made.begin()
     return made
 
 
-def test_what_is_announced_is_no_silence(beat: Beat, clock: FakeClock) -> None:
+def test_what_is_announced_is_no_silence(beat: Heartbeat, clock: FakeClock) -> None:
     """A reset of five minutes is one until it is over; after that every second counts."""
     beat(300.0)
     clock.advance(299)
@@ -33,7 +33,7 @@ def test_what_is_announced_is_no_silence(beat: Beat, clock: FakeClock) -> None:
     assert beat.silent_s() == 60
 
 
-def test_the_next_step_takes_the_announcement_back(beat: Beat, clock: FakeClock) -> None:
+def test_the_next_step_takes_the_announcement_back(beat: Heartbeat, clock: FakeClock) -> None:
     """What ended early gives nothing of its time to what follows."""
     beat(300.0)
     beat()
@@ -41,7 +41,7 @@ def test_the_next_step_takes_the_announcement_back(beat: Beat, clock: FakeClock)
     assert beat.silent_s() == 10
 
 
-def test_a_command_is_announced_however_it_ends(beat: Beat, clock: FakeClock) -> None:
+def test_a_command_is_announced_however_it_ends(beat: Heartbeat, clock: FakeClock) -> None:
     """With its own deadline before, and as over after."""
 
     def run(argv: tuple[str, ...], *, timeout_s: float) -> CommandResult:
@@ -55,7 +55,7 @@ def test_a_command_is_announced_however_it_ends(beat: Beat, clock: FakeClock) ->
     assert beat.silent_s() == 7
 
 
-def test_what_others_do_is_no_sign_of_life(beat: Beat, clock: FakeClock) -> None:
+def test_what_others_do_is_no_sign_of_life(beat: Heartbeat, clock: FakeClock) -> None:
     """`healthd plan` asks nvidia-smi too, and must not hide an engine that is stuck; nor may anybody between turns."""
     clock.advance(400)
     other = threading.Thread(target=beat, args=(1000.0,))

@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 
 from healthd.core.errors import BackendUnknown, SlotTaken
-from healthd.remediation.decide.fleet import LEARNING_S, Go, MayClaim, Settle, WaitForSlot, learning_s
+from healthd.remediation.decide.fleet import LEARNING_S, HoldsSlots, MayTakeSlot, Settle, WaitForSlot, learning_s
 from healthd.remediation.engine.slots import FIRST_LEARNING_S, SlotKeeper
 from healthd.remediation.ports import FleetSnapshot, Slot
 from healthd.sim.cluster import FakeCluster, FakeOrchestrator
@@ -71,11 +71,11 @@ def keeper_of(cluster: FakeCluster, clock: FakeClock, node: str = "n0") -> tuple
     return keeper, orchestrator
 
 
-def settled(keeper: SlotKeeper, clock: FakeClock) -> Go:
+def settled(keeper: SlotKeeper, clock: FakeClock) -> HoldsSlots:
     assert isinstance(keeper.take(), Settle)
     clock.advance(10.0)
     answer = keeper.take()
-    assert isinstance(answer, Go)
+    assert isinstance(answer, HoldsSlots)
     return answer
 
 
@@ -89,7 +89,7 @@ def test_the_way_out_and_back(cluster: FakeCluster, clock: FakeClock) -> None:
     assert keeper.take() == first
     assert orchestrator.asked == before
     clock.advance(1.0)
-    assert keeper.take() == Go(slots=(Slot(scope="cluster", index=1, node="n0"),))
+    assert keeper.take() == HoldsSlots(slots=(Slot(scope="cluster", index=1, node="n0"),))
     assert keeper.give_back() == (Slot(scope="cluster", index=1, node="n0"),)
     assert cluster.slots == {}
     assert keeper.give_back() == ()
@@ -121,7 +121,7 @@ def test_a_fence_that_failed_after_its_claim_is_made_on_a_later_turn(cluster: Fa
     assert isinstance(settling, Settle)
     assert keeper.take() == settling
     clock.advance(keeper.due_in_s())
-    assert isinstance(keeper.take(), Go)
+    assert isinstance(keeper.take(), HoldsSlots)
     assert (orchestrator.asked["claim"], orchestrator.asked["fence"]) == (1, 4), "and no more once it stands"
 
 
@@ -129,7 +129,7 @@ def test_a_place_that_was_found_is_fenced_unless_the_node_is_out(cluster: FakeCl
     """A daemon before this one may have been killed between the two; a drain needs no fence beside it."""
     cluster.claim("cluster", 0, "n0")
     keeper, orchestrator = keeper_of(cluster, clock)
-    assert isinstance(keeper.take(committed=True), Go)
+    assert isinstance(keeper.take(committed=True), HoldsSlots)
     assert orchestrator.asked["fence"] == 0
     other, orchestrator = keeper_of(cluster, clock)
     assert isinstance(other.take(), Settle)
@@ -326,7 +326,7 @@ def test_a_settled_slot_that_the_controller_lost_is_earned_anew(cluster: FakeClu
     cluster.save()
     keeper, _ = keeper_of(cluster, clock)
     settled(keeper, clock)
-    assert isinstance(keeper.take(), Go)
+    assert isinstance(keeper.take(), HoldsSlots)
     cluster.kill()
     assert isinstance(keeper.take(), Settle)
 
@@ -337,7 +337,7 @@ def test_a_new_daemon_adopts_and_one_that_is_committed_goes_at_once(cluster: Fak
     clock.advance(1000.0)
     again, _ = keeper_of(cluster, clock)
     assert again.take() == Settle(until_s=clock() + 10.0)
-    assert isinstance(again.take(committed=True), Go)
+    assert isinstance(again.take(committed=True), HoldsSlots)
     assert len(cluster.slots) == 1
 
 
@@ -417,7 +417,7 @@ def test_an_objection_is_asked_for_with_the_fleet_just_read_and_only_without_a_s
     keeper, orchestrator = keeper_of(cluster, clock)
     keeper.learn()
     clock.advance(100.0)
-    assert isinstance(keeper.take_unless_new(), MayClaim)
+    assert isinstance(keeper.take_unless_new(), MayTakeSlot)
     assert keeper.recalled(max_age_s=0.0) is not None
     assert keeper.wait("many have it") == WaitForSlot(reason="many have it")
     assert (orchestrator.asked["claim"], cluster.slots) == (0, {})
@@ -425,10 +425,10 @@ def test_an_objection_is_asked_for_with_the_fleet_just_read_and_only_without_a_s
     assert keeper.take_unless_new() == WaitForSlot(reason="many have it")
     clock.advance(10.0)
     may = keeper.take_unless_new()
-    assert isinstance(may, MayClaim)
+    assert isinstance(may, MayTakeSlot)
     assert isinstance(keeper.claim(may), Settle)
     clock.advance(10.0)
-    assert isinstance(keeper.take_unless_new(), Go)
+    assert isinstance(keeper.take_unless_new(), HoldsSlots)
 
 
 def test_a_full_fleet_is_not_read_for_an_objection(cluster: FakeCluster, clock: FakeClock) -> None:
@@ -474,7 +474,7 @@ def test_a_second_slot_of_the_same_scope_is_given_back_also_once_it_has_settled(
     keeper, orchestrator = keeper_of(cluster, clock)
     assert isinstance(keeper.take(), Settle)
     clock.advance(keeper.due_in_s())
-    assert isinstance(keeper.take(), Go)
+    assert isinstance(keeper.take(), HoldsSlots)
     (own,) = keeper.held()
     cluster.claim("cluster", 1 - own.index, "n0")
     assert len(keeper.held()) == 2
@@ -483,5 +483,5 @@ def test_a_second_slot_of_the_same_scope_is_given_back_also_once_it_has_settled(
     for _ in range(4):
         clock.advance(keeper.due_in_s() or 0.0)
         keeper.take()
-    assert isinstance(keeper.take(), Go)
+    assert isinstance(keeper.take(), HoldsSlots)
     assert len(orchestrator.slots()) == 1

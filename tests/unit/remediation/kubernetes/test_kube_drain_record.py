@@ -15,10 +15,10 @@ from healthd.remediation.orchestrators.kubernetes.drain_record import (
     records_text,
     still_held,
 )
-from healthd.remediation.orchestrators.kubernetes.node import Held
+from healthd.remediation.orchestrators.kubernetes.node import OwnershipAnnotation
 
 NOW = datetime(2026, 11, 21, 10, 0, tzinfo=UTC)
-HELD = Held(text="healthd: gpu.xid.79 [k3v9]", by="healthd", stamp=1_763_719_200)
+HELD = OwnershipAnnotation(text="healthd: gpu.xid.79 [k3v9]", by="healthd", stamp=1_763_719_200)
 
 
 def test_a_drain_concerns_what_was_there_and_nothing_that_was_made_since() -> None:
@@ -58,12 +58,14 @@ def test_what_is_no_record_of_drains_is_not_taken_for_an_empty_one(text: str) ->
 def test_another_hold_is_another_drain_and_a_cordon_is_none() -> None:
     """By text, whom and when."""
     for other in (
-        Held(text=HELD.text, by=HELD.by, stamp=HELD.stamp + 1),
-        Held(text=f"{HELD.text}!", by=HELD.by, stamp=HELD.stamp),
-        Held(text=HELD.text, by="person", stamp=HELD.stamp),
+        OwnershipAnnotation(text=HELD.text, by=HELD.by, stamp=HELD.stamp + 1),
+        OwnershipAnnotation(text=f"{HELD.text}!", by=HELD.by, stamp=HELD.stamp),
+        OwnershipAnnotation(text=HELD.text, by="person", stamp=HELD.stamp),
     ):
         assert hold_digest(other) != hold_digest(HELD)
-    assert hold_digest(Held(text=HELD.text, by=HELD.by, stamp=HELD.stamp, cordoned=True)) == hold_digest(HELD)
+    assert hold_digest(OwnershipAnnotation(text=HELD.text, by=HELD.by, stamp=HELD.stamp, cordoned=True)) == hold_digest(
+        HELD
+    )
 
 
 def test_a_record_ends_with_its_claim() -> None:

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from healthd.core.model import Action, Component, Decision, Diagnosis, Remedy, Severity
 from healthd.remediation.orchestrators.kubernetes.events import (
     ClusterEvent,
-    Telling,
+    WrittenEvents,
     count_in,
     event_name,
     event_of,
@@ -88,7 +88,7 @@ def test_an_event_says_how_often_it_was_told(event: dict[str, object], count: in
 
 def test_news_is_told_at_growing_gaps_until_it_is_over() -> None:
     """At 0, 1, 6 and 21 minutes, then hourly; after it was over it is new."""
-    telling, told = Telling(), []
+    telling, told = WrittenEvents(), []
     for second in range(4 * 3600):
         if (due := telling.due([NEWS], float(second))) is not None:
             telling.told(due, telling.count(due) + 1, float(second))
@@ -102,7 +102,7 @@ def test_news_is_told_at_growing_gaps_until_it_is_over() -> None:
 
 def test_what_was_not_told_waits_a_minute() -> None:
     """The rest as well: conditions and the budget come first."""
-    telling = Telling()
+    telling = WrittenEvents()
     telling.failed(0.0)
     assert telling.due([NEWS], 59.0) is None
     assert telling.due([NEWS], 60.0) == NEWS

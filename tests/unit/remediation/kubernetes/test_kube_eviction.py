@@ -14,10 +14,10 @@ from healthd.remediation.orchestrators.kubernetes.eviction import (
     Drain,
     EvictionRule,
     EvictMode,
-    Fate,
     GangMode,
     Plan,
     Pod,
+    PodState,
     died_with,
     eviction_of,
     is_lost,
@@ -27,10 +27,10 @@ from healthd.remediation.orchestrators.kubernetes.eviction import (
     told,
     was_evicted,
 )
-from healthd.remediation.orchestrators.kubernetes.node import UNHEALTHY, Held, Taint
+from healthd.remediation.orchestrators.kubernetes.node import UNHEALTHY, OwnershipAnnotation, Taint
 
 SINCE = datetime(2026, 11, 21, 10, 0, tzinfo=UTC)
-HELD = Held(text="healthd: gpu.xid.79 gpu:GPU-8e2f [k3v9]", by="healthd", stamp=int(SINCE.timestamp()))
+HELD = OwnershipAnnotation(text="healthd: gpu.xid.79 gpu:GPU-8e2f [k3v9]", by="healthd", stamp=int(SINCE.timestamp()))
 OWNED = {"ownerReferences": [{"kind": "Job", "controller": True}]}
 
 
@@ -50,9 +50,9 @@ def pod(name: str = "train-0", *, spec: Any = None, phase: str = "Running", **me
     return msgspec.convert(body, Pod)
 
 
-def fate(which: Pod, *rules: EvictionRule, after_s: float = 0.0) -> tuple[Fate, str]:
+def state(which: Pod, *rules: EvictionRule, after_s: float = 0.0) -> tuple[PodState, str]:
     (plan,) = planned([which], rules, drain(), SINCE + timedelta(seconds=after_s))
-    return plan.fate, plan.why
+    return plan.state, plan.why
 
 
 def rule(mode: EvictMode = EvictMode.EVICT, **settings: Any) -> EvictionRule:
@@ -70,7 +70,7 @@ def rule(mode: EvictMode = EvictMode.EVICT, **settings: Any) -> EvictionRule:
 )
 def test_some_pods_are_no_part_of_a_drain(which: Pod, why: str) -> None:
     """Whatever the rules say."""
-    assert fate(which, rule(unmanaged=True, empty_dir=True)) == (Fate.STAYS, why)
+    assert state(which, rule(unmanaged=True, empty_dir=True)) == (PodState.STAYS, why)
 
 
 @pytest.mark.parametrize(
@@ -85,40 +85,40 @@ def test_a_pod_past_its_grace_on_a_node_that_is_not_ready_is_no_work(
     which = pod(deletionTimestamp=gone)
     assert is_lost(which, now, ready=ready) is lost
     (plan,) = planned([which], [rule()], replace(drain(), ready=ready), now)
-    assert (plan.fate is Fate.STAYS) is lost
+    assert (plan.state is PodState.STAYS) is lost
     assert bool(told([plan])) is not lost
 
 
 def test_a_pod_that_no_rule_names_ends_by_itself() -> None:
     """So does every pod where there is no rule, and one that a rule names as never."""
-    assert fate(pod()) == (Fate.WAITS, "it runs until it ends, no rule names it")
-    assert fate(pod(), rule(namespaces=("team-b",))) == (Fate.WAITS, "it runs until it ends, no rule names it")
-    assert fate(pod(), rule(EvictMode.NEVER)) == (Fate.WAITS, "it runs until it ends, rule r")
+    assert state(pod()) == (PodState.WAITS, "it runs until it ends, no rule names it")
+    assert state(pod(), rule(namespaces=("team-b",))) == (PodState.WAITS, "it runs until it ends, no rule names it")
+    assert state(pod(), rule(EvictMode.NEVER)) == (PodState.WAITS, "it runs until it ends, rule r")
 
 
 def test_the_first_rule_that_fits_decides() -> None:
     """Namespaces are any of the globs, labels all of them."""
     keep = EvictionRule(name="keep", mode=EvictMode.NEVER, labels={"app": "train*", "team": "a"})
     which = pod(labels={"app": "trainer", "team": "a"})
-    assert fate(which, keep, rule())[0] is Fate.WAITS
-    assert fate(pod(labels={"app": "trainer"}), keep, rule())[0] is Fate.EVICT
-    assert fate(pod(labels={"app": "web", "team": "a"}), keep, rule(namespaces=("x", "team-*")))[0] is Fate.EVICT
+    assert state(which, keep, rule())[0] is PodState.WAITS
+    assert state(pod(labels={"app": "trainer"}), keep, rule())[0] is PodState.EVICT
+    assert state(pod(labels={"app": "web", "team": "a"}), keep, rule(namespaces=("x", "team-*")))[0] is PodState.EVICT
 
 
 @pytest.mark.parametrize(
     ("mode", "after_s", "at_s", "expected"),
     [
-        (EvictMode.EVICT, 0.0, 0.0, Fate.EVICT),
-        (EvictMode.EVICT_AFTER, 600.0, 599.0, Fate.WAITS),
-        (EvictMode.EVICT_AFTER, 600.0, 600.0, Fate.EVICT),
-        (EvictMode.COMPLETE, 0.0, 1e6, Fate.WAITS),
-        (EvictMode.COMPLETE, 600.0, 599.0, Fate.WAITS),
-        (EvictMode.COMPLETE, 600.0, 601.0, Fate.EVICT),
+        (EvictMode.EVICT, 0.0, 0.0, PodState.EVICT),
+        (EvictMode.EVICT_AFTER, 600.0, 599.0, PodState.WAITS),
+        (EvictMode.EVICT_AFTER, 600.0, 600.0, PodState.EVICT),
+        (EvictMode.COMPLETE, 0.0, 1e6, PodState.WAITS),
+        (EvictMode.COMPLETE, 600.0, 599.0, PodState.WAITS),
+        (EvictMode.COMPLETE, 600.0, 601.0, PodState.EVICT),
     ],
 )
-def test_when(mode: EvictMode, after_s: float, at_s: float, expected: Fate) -> None:
+def test_when(mode: EvictMode, after_s: float, at_s: float, expected: PodState) -> None:
     """At once, after a time, at a deadline, or never; and until then it says until when."""
-    found, why = fate(pod(), rule(mode, after_s=after_s), after_s=at_s)
+    found, why = state(pod(), rule(mode, after_s=after_s), after_s=at_s)
     assert found is expected
     assert "rule r" in why
 
@@ -128,24 +128,26 @@ def test_what_would_be_lost_needs_a_word() -> None:
     none."""
     bare = pod(ownerReferences=[{"kind": "Node"}])
     scratch = pod(spec={"volumes": [{"name": "x"}, {"name": "s", "emptyDir": {}}]})
-    assert fate(bare, rule())[0] is Fate.FORBIDDEN
-    assert fate(pod(ownerReferences=None), rule())[0] is Fate.FORBIDDEN
-    assert fate(scratch, rule())[0] is Fate.FORBIDDEN
-    assert fate(bare, rule(unmanaged=True))[0] is Fate.EVICT
-    assert fate(scratch, rule(empty_dir=True))[0] is Fate.EVICT
+    assert state(bare, rule())[0] is PodState.FORBIDDEN
+    assert state(pod(ownerReferences=None), rule())[0] is PodState.FORBIDDEN
+    assert state(scratch, rule())[0] is PodState.FORBIDDEN
+    assert state(bare, rule(unmanaged=True))[0] is PodState.EVICT
+    assert state(scratch, rule(empty_dir=True))[0] is PodState.EVICT
 
 
 def test_what_is_being_deleted_is_not_asked_again() -> None:
     """It is on its way."""
-    assert fate(pod(deletionTimestamp="2026-11-21T10:00:00Z"), rule()) == (Fate.LEAVES, "it is being deleted")
+    assert state(pod(deletionTimestamp="2026-11-21T10:00:00Z"), rule()) == (PodState.LEAVES, "it is being deleted")
 
 
 @pytest.mark.parametrize("medium", ["Memory", "HugePages", "HugePages-2Mi"])
 def test_shared_memory_is_no_data(medium: str) -> None:
     """The /dev/shm of every NCCL job is an emptyDir in memory; one on a disk beside it still counts."""
     shm = {"name": "shm", "emptyDir": {"medium": medium, "sizeLimit": "64Gi"}}
-    assert fate(pod(spec={"volumes": [shm]}), rule())[0] is Fate.EVICT
-    assert fate(pod(spec={"volumes": [shm, {"name": "d", "emptyDir": {"medium": ""}}]}), rule())[0] is Fate.FORBIDDEN
+    assert state(pod(spec={"volumes": [shm]}), rule())[0] is PodState.EVICT
+    assert (
+        state(pod(spec={"volumes": [shm, {"name": "d", "emptyDir": {"medium": ""}}]}), rule())[0] is PodState.FORBIDDEN
+    )
 
 
 @pytest.mark.parametrize(
@@ -167,9 +169,9 @@ def test_a_pod_that_tolerates_the_taint_is_left_unless_its_rule_says_otherwise(
 ) -> None:
     """Who tolerates the drain is meant to stay; the table is the scheduler's own."""
     which = pod(spec={"tolerations": [{"key": "other", "operator": "Exists"}, toleration]})
-    assert (fate(which, rule())[0] is Fate.FORBIDDEN) is tolerates
-    assert ("needs tolerating = true" in fate(which, rule())[1]) is tolerates
-    assert fate(which, rule(tolerating=True))[0] is Fate.EVICT
+    assert (state(which, rule())[0] is PodState.FORBIDDEN) is tolerates
+    assert ("needs tolerating = true" in state(which, rule())[1]) is tolerates
+    assert state(which, rule(tolerating=True))[0] is PodState.EVICT
 
 
 def made(name: str, after_s: float, **more: Any) -> Pod:
@@ -181,12 +183,12 @@ def test_a_pod_that_comes_back_is_left_alone() -> None:
     that was bound late."""
     everything = rule(tolerating=True, unmanaged=True, empty_dir=True)
     again = made("again", 3.0)
-    assert fate(again, everything) == (Fate.CAME, "made after the node was taken out")
-    assert fate(made("within the clocks' error", -5.0), everything)[0] is Fate.CAME
-    assert fate(made("bound late", -6.0), everything)[0] is Fate.EVICT
+    assert state(again, everything) == (PodState.CAME, "made after the node was taken out")
+    assert state(made("within the clocks' error", -5.0), everything)[0] is PodState.CAME
+    assert state(made("bound late", -6.0), everything)[0] is PodState.EVICT
     young = drain(young=("u-again",))
-    assert [plan.fate for plan in planned([again], [everything], young, SINCE)] == [Fate.EVICT]
-    assert fate(again, rule(EvictMode.NEVER)) == (Fate.WAITS, "it runs until it ends, rule r")
+    assert [plan.state for plan in planned([again], [everything], young, SINCE)] == [PodState.EVICT]
+    assert state(again, rule(EvictMode.NEVER)) == (PodState.WAITS, "it runs until it ends, rule r")
 
 
 def test_what_comes_back_is_told_by_where_it_comes_from() -> None:
@@ -194,11 +196,11 @@ def test_what_comes_back_is_told_by_where_it_comes_from() -> None:
     owner: dict[str, Any] = {"ownerReferences": [{"kind": "ReplicaSet", "name": "web", "controller": True}]}
 
     def answered(*names: str) -> str:
-        return told([Plan(pod=pod(name, **owner), fate=Fate.CAME, why="") for name in names])
+        return told([Plan(pod=pod(name, **owner), state=PodState.CAME, why="") for name in names])
 
     assert answered("web-1", "web-2") == "left alone, made after the node was taken out: ReplicaSet team-a/web"
     assert answered("web-1") == answered("web-3")
-    bare = [Plan(pod=pod(f"p-{number}", ownerReferences=None), fate=Fate.CAME, why="") for number in range(7)]
+    bare = [Plan(pod=pod(f"p-{number}", ownerReferences=None), state=PodState.CAME, why="") for number in range(7)]
     assert told(bare).endswith("pod team-a/p-3, pod team-a/p-4 and 2 more")
 
 
@@ -216,9 +218,9 @@ def test_an_eviction_holds_for_this_very_pod(grace_s: int | None) -> None:
 
 def test_how_far_a_drain_is_in_one_sentence() -> None:
     """Pods that are no part of it are not told; of many, five."""
-    stays = Plan(pod=pod("ds-0"), fate=Fate.STAYS, why="of a DaemonSet")
+    stays = Plan(pod=pod("ds-0"), state=PodState.STAYS, why="of a DaemonSet")
     assert told([stays]) == ""
-    waiting = [Plan(pod=pod(f"p-{number}"), fate=Fate.WAITS, why="rule r") for number in range(7)]
+    waiting = [Plan(pod=pod(f"p-{number}"), state=PodState.WAITS, why="rule r") for number in range(7)]
     assert told([stays, waiting[0]]) == "1 pods are left: team-a/p-0 (waits: rule r)"
     assert told(waiting).endswith("and 2 more")
 

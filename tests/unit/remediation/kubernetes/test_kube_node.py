@@ -12,8 +12,8 @@ import pytest
 from healthd.core.errors import BackendRefused, BackendUnknown
 from healthd.remediation.orchestrators.kubernetes.node import (
     HOLD,
-    Held,
     KubeNode,
+    OwnershipAnnotation,
     features_of,
     fence_patch,
     hold_of,
@@ -28,7 +28,7 @@ from healthd.remediation.orchestrators.kubernetes.node import (
 )
 
 TEXT = "healthd: gpu.xid.79 gpu:GPU-8e2f [k3v9]"
-HELD = Held(text=TEXT, by="healthd-agent", stamp=1_700_000_000)
+HELD = OwnershipAnnotation(text=TEXT, by="healthd-agent", stamp=1_700_000_000)
 READY = {"type": "Ready", "status": "True"}
 
 
@@ -164,7 +164,7 @@ def test_a_taints_value_is_a_label(text: str, value: str) -> None:
 @pytest.mark.parametrize("text", ["", "two\nlines", "x" * 1001])
 def test_a_reason_that_is_not_one_line_is_refused(text: str) -> None:
     """Before anything is asked of the server."""
-    held = Held(text=text, by="healthd-agent", stamp=1)
+    held = OwnershipAnnotation(text=text, by="healthd-agent", stamp=1)
     with pytest.raises(BackendRefused, match="expected one line"):
         quarantine_patch(read(node()), held, effect="NoSchedule", cordon=False)
 

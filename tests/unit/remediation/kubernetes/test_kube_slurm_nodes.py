@@ -9,9 +9,16 @@ from typing import Any
 import msgspec
 import pytest
 
-from healthd.remediation.orchestrators.kubernetes.eviction import EvictionRule, EvictMode, Fate, Pod, overdue, planned
+from healthd.remediation.orchestrators.kubernetes.eviction import (
+    EvictionRule,
+    EvictMode,
+    Pod,
+    PodState,
+    overdue,
+    planned,
+)
 from healthd.remediation.orchestrators.kubernetes.slurm_nodes import SlurmState, is_slurm_node, slurm_state
-from tests.unit.remediation.kubernetes.test_kube_eviction import SINCE, drain, fate, pod, rule
+from tests.unit.remediation.kubernetes.test_kube_eviction import SINCE, drain, pod, rule, state
 
 OWNERS: dict[str, dict[str, Any]] = {
     "slinky": {"ownerReferences": [{"kind": "NodeSet", "apiVersion": "slinky.slurm.net/v1beta1", "controller": True}]},
@@ -37,22 +44,25 @@ def test_none_is_evicted_before_slurm_has_drained_it_and_its_jobs_are_over(of: s
             busy = {"Allocated", "Mixed", "Completing", "Unknown", "Undrain"} & set(states)
             (plan,) = planned([worker(*states, of=of)], [rule(mode, after_s=60.0)], drain(), SINCE + timedelta(hours=9))
             may_go = "Drain" in states and not busy and mode is not EvictMode.NEVER
-            assert (plan.fate is Fate.EVICT) is may_go, (states, plan)
+            assert (plan.state is PodState.EVICT) is may_go, (states, plan)
 
 
 def test_the_reason_says_what_an_operator_does() -> None:
     """Not drained: let the operator's cordon do it; nothing shown: do it by hand; drained, without a rule: name it."""
-    assert fate(worker("Idle"), rule())[1].startswith("a Slurm node that Slurm has not drained: set [orchestrator.kub")
-    assert "drain it with scontrol, then delete the pod" in fate(pod(**OWNERS["sunk"]), rule())[1]
-    assert fate(worker("Idle", "Drain"))[0] is Fate.FORBIDDEN
-    assert "no rule evicts it" in fate(worker("Idle", "Drain"))[1]
-    assert fate(worker("Mixed", "Drain"), rule()) == (Fate.WAITS, "Slurm drains it, and its jobs end by themselves")
+    assert state(worker("Idle"), rule())[1].startswith("a Slurm node that Slurm has not drained: set [orchestrator.kub")
+    assert "drain it with scontrol, then delete the pod" in state(pod(**OWNERS["sunk"]), rule())[1]
+    assert state(worker("Idle", "Drain"))[0] is PodState.FORBIDDEN
+    assert "no rule evicts it" in state(worker("Idle", "Drain"))[1]
+    assert state(worker("Mixed", "Drain"), rule()) == (
+        PodState.WAITS,
+        "Slurm drains it, and its jobs end by themselves",
+    )
 
 
 def test_drained_is_complete() -> None:
     """Of a pod that never ends by itself, its jobs are what a rule with complete waits for."""
-    assert fate(worker("Idle", "Drain"), rule(EvictMode.COMPLETE))[0] is Fate.EVICT
-    assert fate(worker("Idle", "Drain"), rule(EvictMode.EVICT_AFTER, after_s=60.0), after_s=59.0)[0] is Fate.WAITS
+    assert state(worker("Idle", "Drain"), rule(EvictMode.COMPLETE))[0] is PodState.EVICT
+    assert state(worker("Idle", "Drain"), rule(EvictMode.EVICT_AFTER, after_s=60.0), after_s=59.0)[0] is PodState.WAITS
 
 
 @pytest.mark.parametrize("rules", [(), (rule(EvictMode.NEVER),), (rule(EvictMode.EVICT),)])

@@ -30,7 +30,7 @@ from healthd.remediation.orchestrators.kubernetes.api import ResourceKind
 from healthd.remediation.orchestrators.kubernetes.node import (
     CLAIMED,
     KEEPS,
-    Held,
+    OwnershipAnnotation,
     fence_patch,
     node_of,
     quarantine_patch,
@@ -155,7 +155,7 @@ def test_by_hand_is_what_the_products_release_does(
     taints = [{"key": key, "effect": "NoSchedule"} for key in theirs]
     spec = {"taints": taints, "unschedulable": done["cordoned"]}
     base = {"metadata": {"name": "n1", "resourceVersion": "1", "annotations": dict(notes)}, "spec": spec}
-    held = Held(text="healthd: gpu.xid.79 gpu:0 [k3v9]", by="healthd-agent", stamp=1)
+    held = OwnershipAnnotation(text="healthd: gpu.xid.79 gpu:0 [k3v9]", by="healthd-agent", stamp=1)
     node = patched(base, quarantine_patch(node_of(base), held, effect="NoSchedule", cordon=done["cordon"]))
     node = patched(node, fence_patch(node_of(node)) if done["fenced"] else None)
     if done["since"] == "uncordon":

@@ -13,7 +13,7 @@ from healthd.remediation.orchestrators.kubernetes.leader_election import (
     DURATION_S,
     NO_HOLDER,
     RENEW_S,
-    Lead,
+    Leadership,
     Record,
     Renewal,
     may_take,
@@ -61,8 +61,8 @@ class Seconds:
         return self.now
 
 
-def lead(lease: OneLease, clock: Seconds, who: str) -> Lead:
-    return Lead(lease, namespace="healthd", identity=who, monotonic_s=clock)  # type: ignore[arg-type] # three calls
+def lead(lease: OneLease, clock: Seconds, who: str) -> Leadership:
+    return Leadership(lease, namespace="healthd", identity=who, monotonic_s=clock)  # type: ignore[arg-type] # three calls
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import yaml
 
 from healthd.core.errors import BackendRefused, BackendUnknown
 from healthd.core.model import Action, Decision, Mode, Refusal, Remedy, Step
-from healthd.remediation.decide.handoff import HandoffRecord, Helped, PastAct, PastRepair, RequestAnswer
+from healthd.remediation.decide.handoff import HandoffRecord, PastAct, PastRepair, RepairResult, RequestAnswer
 from healthd.remediation.decide.remediation import Remediation
 from healthd.remediation.orchestrators.kubernetes.conditions import LONGEST_RETRY_S, RETRY_S
 from healthd.remediation.orchestrators.kubernetes.labels import GAP_S, SHOWN, Labels
@@ -21,7 +21,7 @@ from healthd.remediation.orchestrators.kubernetes.node_health import (
     STATUS,
     HealthStatus,
     NodeHealth,
-    Showing,
+    WrittenStatus,
     health_of,
     healths_in,
     read_record,
@@ -48,7 +48,7 @@ MARK = HandoffRecord(
     code="gpu.xid.79",
     since=NOW,
     history=(
-        PastRepair(act=PastAct.RESET, at=NOW, code="gpu.xid.79", outcome=Helped.HELPED, back=NOW),
+        PastRepair(act=PastAct.RESET, at=NOW, code="gpu.xid.79", outcome=RepairResult.HELPED, back=NOW),
         PastRepair(act=PastAct.RETURN, at=NOW),
     ),
     message="not idle: train-0",
@@ -91,7 +91,9 @@ def test_the_schema_has_the_fields_that_are_written_and_bounds_each() -> None:
     assert parts[STATUS]["properties"]["step"]["enum"] == [each.value for each in Step]
     past = parts[RECORD]["properties"]["history"]["items"]["properties"]
     assert past["act"]["enum"] == [each.value for each in PastAct]
-    assert [*past["outcome"]["enum"], ""] == [each.value for each in (Helped.HELPED, Helped.FAILED, Helped.NOT_KNOWN)]
+    assert [*past["outcome"]["enum"], ""] == [
+        each.value for each in (RepairResult.HELPED, RepairResult.FAILED, RepairResult.NOT_KNOWN)
+    ]
     assert parts[RECORD]["properties"]["answer"]["enum"] == [each.value for each in RequestAnswer]
     assert all(_is_bound(each) for part in parts.values() for each in part["properties"].values())
     assert "x-kubernetes-preserve-unknown-fields" not in RESOURCE.read_text(encoding="utf-8")
@@ -227,7 +229,7 @@ def test_a_node_that_is_well_waits_for_nothing_and_is_quiet() -> None:
 
 def test_of_a_quiet_node_no_object_is_made_and_a_change_is_news() -> None:
     """One that is there is brought up to date, no sooner than labels are."""
-    showing, quiet, held = Showing(), HealthStatus(state="ok"), HealthStatus(state="held", code="x")
+    showing, quiet, held = WrittenStatus(), HealthStatus(state="ok"), HealthStatus(state="held", code="x")
     assert showing.is_due(0.0)
     assert showing.read(None) == HealthStatus()
     assert (showing.is_news(quiet), showing.is_news(held)) == (False, True)
@@ -241,7 +243,7 @@ def test_of_a_quiet_node_no_object_is_made_and_a_change_is_news() -> None:
 
 def test_what_was_not_acknowledged_is_tried_again_ever_less_often() -> None:
     """From seconds up to minutes; an answer ends that."""
-    showing = Showing()
+    showing = WrittenStatus()
     pauses = [showing.failed(0.0, random=0.5) for _ in range(12)]
     assert (pauses[0], pauses[1], pauses[-1]) == (RETRY_S, 2 * RETRY_S, LONGEST_RETRY_S)
     assert not showing.is_due(LONGEST_RETRY_S - 1)

@@ -11,7 +11,7 @@ from healthd.core.model import ClusterTrouble
 from healthd.remediation.orchestrators.kubernetes.node import KubeNode, node_of
 from healthd.remediation.orchestrators.kubernetes.silent_nodes import (
     KEPT_NODES,
-    Quiet,
+    SilenceKind,
     Silences,
     Watched,
     beat_of,
@@ -24,7 +24,10 @@ from healthd.remediation.orchestrators.kubernetes.silent_nodes import (
 BEAT = "2026-11-23T05:00:00Z"
 HOLD = '{"text": "healthd: x", "by": "healthd", "stamp": 1, "cordoned": true}'
 WATCHED = Watched(all_nodes=False, named=(), acted_on=(), tolerated=(), opt_out_label="healthd.io/opt-out")
-SILENT, DOWN = Quiet(trouble=ClusterTrouble.AGENT_SILENT, beat=BEAT), Quiet(trouble=ClusterTrouble.NODE_DOWN)
+SILENT, DOWN = (
+    SilenceKind(trouble=ClusterTrouble.AGENT_SILENT, beat=BEAT),
+    SilenceKind(trouble=ClusterTrouble.NODE_DOWN),
+)
 
 
 def node(*taints: str, ready: str = "True", beat: str = BEAT, spec: Any = None, **meta: Any) -> KubeNode:
@@ -40,7 +43,7 @@ def node(*taints: str, ready: str = "True", beat: str = BEAT, spec: Any = None, 
     )
 
 
-def quiet(which: KubeNode, watched: Watched = WATCHED) -> Quiet | None:
+def quiet(which: KubeNode, watched: Watched = WATCHED) -> SilenceKind | None:
     return quiet_nodes({"n1": which}, watched).get("n1")
 
 
@@ -54,8 +57,8 @@ def test_a_node_that_healthd_has_nothing_to_do_with_is_not_watched() -> None:
     """Unless the selector says that every node which counts has an agent, or a claim or a handoff record names it."""
     plain = node(beat="")
     assert quiet(plain) is None
-    assert quiet(plain, replace(WATCHED, all_nodes=True)) == Quiet(trouble=ClusterTrouble.AGENT_SILENT)
-    assert quiet(plain, replace(WATCHED, named={"n1"})) == Quiet(trouble=ClusterTrouble.AGENT_SILENT)
+    assert quiet(plain, replace(WATCHED, all_nodes=True)) == SilenceKind(trouble=ClusterTrouble.AGENT_SILENT)
+    assert quiet(plain, replace(WATCHED, named={"n1"})) == SilenceKind(trouble=ClusterTrouble.AGENT_SILENT)
     notes, cordoned = {"healthd.io/hold": HOLD}, {"unschedulable": True}
     assert quiet(node("healthd.io/unhealthy", beat="", ready="Unknown", spec=cordoned, annotations=notes)) == DOWN
 
@@ -123,7 +126,7 @@ def test_what_was_not_seen_does_not_count() -> None:
 
 def test_the_next_leader_goes_on_with_what_paged() -> None:
     """It neither says that it is over nor begins anew; what makes no sense is no page."""
-    kept = silent_text({"n1": SILENT, "": Quiet(trouble=ClusterTrouble.NO_POLICIES)})
+    kept = silent_text({"n1": SILENT, "": SilenceKind(trouble=ClusterTrouble.NO_POLICIES)})
     silences = Silences(timeout_s=600.0, gap_s=60.0, paging=silent_in(kept))
     assert silences.look({"n1": SILENT, "n2": DOWN}, 5.0) == {"n1": SILENT}
     assert silent_in("") == silent_in("garbage") == silent_in('{"n1": 1}') == {}
@@ -136,5 +139,5 @@ def test_the_words_name_the_next_step() -> None:
     assert "kubectl describe node n1" in silence_message("n1", DOWN, 600.0)
     assert BEAT in silence_message("n1", SILENT, 600.0)
     assert "no condition written yet" in silence_message("n1", replace(SILENT, beat=""), 600.0)
-    uncovered = Quiet(trouble=ClusterTrouble.UNCOVERED)
+    uncovered = SilenceKind(trouble=ClusterTrouble.UNCOVERED)
     assert "kubectl healthd release n1 --by-hand" in silence_message("n1", uncovered, 600.0)

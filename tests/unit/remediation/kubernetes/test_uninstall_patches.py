@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from healthd.remediation.orchestrators.kubernetes.node import Held, fence_patch, node_of, quarantine_patch
+from healthd.remediation.orchestrators.kubernetes.node import (
+    OwnershipAnnotation,
+    fence_patch,
+    node_of,
+    quarantine_patch,
+)
 from healthd.remediation.orchestrators.kubernetes.uninstall_patches import (
     claims_to_drop,
     kept_off_by,
@@ -38,7 +43,7 @@ def test_a_node_that_was_taken_out_is_as_it_was_before() -> None:
     theirs = {"key": "dedicated", "value": "x", "effect": "NoSchedule"}
     before = data(taints=[theirs], annotations={"a": "b"}, labels={"pool": "gpu"})
     fenced = patched(before, fence_patch(node_of(before)))
-    held = Held(text="healthd: gpu.xid.79 GPU 3", by="healthd", stamp=1)
+    held = OwnershipAnnotation(text="healthd: gpu.xid.79 GPU 3", by="healthd", stamp=1)
     out = patched(fenced, quarantine_patch(node_of(fenced), held, effect="NoSchedule", cordon=True))
     assert out["spec"]["unschedulable"] is True
     assert kept_off_by(node_of(out)) == ("healthd.io/unhealthy", "healthd.io/claimed")

@@ -10,7 +10,7 @@ from pathlib import Path
 import botocore.session
 import pytest
 
-from healthd.remediation.provisioners.aws_calls import AwsCall, Feature, IamScope, Platform, Way, calls, find_call
+from healthd.remediation.provisioners.aws_calls import AwsCall, Caller, Feature, IamScope, Platform, calls, find_call
 from healthd.remediation.provisioners.aws_errors import CallTrouble, trouble_of
 from healthd.remediation.provisioners.iam import policies
 
@@ -80,7 +80,7 @@ def test_the_shipped_policies_are_what_the_table_needs() -> None:
 def test_policies_allow_every_call_of_their_platform_and_way_and_nothing_else() -> None:
     """Read back as JSON, in both directions; no action has a wildcard."""
     for user in (*Platform, *Feature):
-        for way in Way:
+        for way in Caller:
             wanted = sorted(call.action for call in CALLS if (user, way) in call.uses)
             assert (f"{user}-{way}.json" in shipped()) == bool(wanted)
             if not wanted:

@@ -21,7 +21,7 @@ from healthd.remediation.decide.commands import (
     repaired_meanwhile,
     stays,
 )
-from healthd.remediation.decide.drive import heading_back, instead, only_out
+from healthd.remediation.decide.drive import continued_as, heading_back, only_out
 from healthd.remediation.decide.policy import Rules, Situation, question
 from healthd.remediation.decide.remediation import End, Phase, Remediation
 from healthd.remediation.decide.rules import LABEL, QUARANTINE, STEPS, by_feature, by_label, kept_out, without_drain
@@ -77,7 +77,7 @@ def test_what_the_policy_only_keeps_out_is_mended_where_it_stands(drains: bool) 
         steps=steps, index=steps.index(Step.VERIFY), good_since=START, fenced=True, controller="start 1"
     )
     new = repaired(MEND, "c2", LATER, ladder=(Remedy.REBOOT_NODE,), about=None, drains=True)
-    mended = instead(remediation, new)
+    mended = continued_as(remediation, new)
     assert (mended.id, mended.text, mended.opened, mended.fenced) == (
         remediation.id,
         remediation.text,
@@ -95,11 +95,11 @@ def test_a_case_that_has_not_taken_its_node_out_stays_where_it_is(drains: bool) 
     steps = STEPS[Remedy.RESET_GPU] if drains else without_drain(STEPS[Remedy.RESET_GPU])
     remediation = a_remediation(steps=steps, fenced=True)
     new = a_remediation(id="c2", code="gpu.xid.95", text="healthd: another", since=LATER, ladder=(Remedy.REBOOT_NODE,))
-    turned = instead(remediation, new)
+    turned = continued_as(remediation, new)
     assert (turned.id, turned.step, turned.since, turned.text) == ("c1", Step.SLOT, remediation.since, new.text)
     assert turned.steps == (STEPS[Remedy.REBOOT_NODE] if drains else without_drain(STEPS[Remedy.REBOOT_NODE]))
     for seen in ({"drain_unanswered": START}, {"phase": Phase.INTENDED}):
-        assert instead(replace(remediation, **seen), new).text == remediation.text
+        assert continued_as(replace(remediation, **seen), new).text == remediation.text
 
 
 @pytest.mark.parametrize(("remedy", "waits_on"), [(Remedy.REBOOT_NODE, True), (Remedy.REPLACE_NODE, False)])
@@ -108,10 +108,10 @@ def test_a_job_is_waited_for_since_the_first_fault_of_the_same_remedy(remedy: Re
     steps = STEPS[Remedy.REBOOT_NODE]
     remediation = a_remediation(steps=steps, index=steps.index(Step.WAIT_IDLE), remedy=Remedy.REBOOT_NODE)
     new = a_remediation(id="c2", since=LATER, steps=STEPS[remedy], remedy=remedy, ladder=(remedy,))
-    assert instead(remediation, new).since == (remediation.since if waits_on else LATER)
-    assert instead(remediation, replace(new, order="by uid 0")).since == LATER
-    assert instead(replace(remediation, end=End.FAILED), new).since == LATER
-    assert instead(replace(remediation, index=steps.index(Step.VERIFY)), new).since == LATER
+    assert continued_as(remediation, new).since == (remediation.since if waits_on else LATER)
+    assert continued_as(remediation, replace(new, order="by uid 0")).since == LATER
+    assert continued_as(replace(remediation, end=End.FAILED), new).since == LATER
+    assert continued_as(replace(remediation, index=steps.index(Step.VERIFY)), new).since == LATER
 
 
 def test_what_a_case_did_for_another_fault_is_kept() -> None:
@@ -119,12 +119,12 @@ def test_what_a_case_did_for_another_fault_is_kept() -> None:
     steps = STEPS[Remedy.RESET_GPU]
     remediation = a_remediation(steps=steps, index=steps.index(Step.VERIFY), attempts=1, acts=(Remedy.RESET_GPU,))
     new = a_remediation(id="c2", code="gpu.xid.95", ladder=(Remedy.REBOOT_NODE,))
-    turned = instead(remediation, new)
+    turned = continued_as(remediation, new)
     assert [(each.code, each.remedy) for each in turned.earlier] == [(remediation.code, Remedy.RESET_GPU)]
     assert (turned.acts, turned.attempts) == ((), 0)
-    goes_on = instead(remediation, replace(new, attempts=1))
+    goes_on = continued_as(remediation, replace(new, attempts=1))
     assert (goes_on.acts, goes_on.earlier) == (remediation.acts, ())
-    assert instead(replace(remediation, acts=(), attempts=0), new).earlier == ()
+    assert continued_as(replace(remediation, acts=(), attempts=0), new).earlier == ()
 
 
 def test_only_what_the_policy_keeps_out_without_mending_it_is_only_out() -> None:
@@ -157,7 +157,7 @@ def test_an_order_to_mend_takes_over_what_nothing_is_done_to(remedy: Remedy | No
     for out in (staying, replace(by_command, steps=kept_out(STEPS[Remedy.REBOOT_NODE]), index=4, end=End.FAILED)):
         assert may_be_repaired(out, mend) == (remedy is not None)
     new = repaired(mend, "c2", LATER, ladder=(Remedy.REPLACE_NODE,), about=None, drains=True)
-    assert (instead(given_up, new).end, instead(given_up, new).attempts) == (None, 0)
+    assert (continued_as(given_up, new).end, continued_as(given_up, new).attempts) == (None, 0)
     assert repaired_meanwhile(replace(staying, end=End.FAILED), mend, Remedy.REPLACE_NODE, LATER).end is None
 
 
