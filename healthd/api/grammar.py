@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from healthd.drill.chain import DrillFault
 
 CONTEXTS = ("manual", "prolog", "epilog", "boot")
-EVENT_KINDS = ("check", "daemon", "decision", "drill", "fault", "hook", "job", "order", "step")
+EVENT_KINDS = ("check", "daemon", "decision", "drill", "fault", "hook", "job", "command", "step")
 """Of the lines of the audit trail."""
 FLEET_KEYS = ("cause", "code", "rack", "partition", "type")
 FLEET_STATES = (

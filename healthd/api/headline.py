@@ -108,7 +108,7 @@ def _why(
         if not each["optional"]
     ]
     if remediation is not None and not any(each["code"] == remediation["code"] for each in reasons):
-        words = f"{names.plain(remediation['order'] or remediation['why'])} (the cause of the drain)"
+        words = f"{names.plain(remediation['command'] or remediation['why'])} (the cause of the drain)"
         reasons.insert(0, _reason(remediation["code"], remediation["where"], words))
     return reasons
 

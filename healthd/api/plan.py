@@ -92,8 +92,8 @@ def remediation_plan(remediation: Remediation, rules: Rules, opted_out: str = ""
         "ladder": list(remediation.ladder),
         "end": remediation.end,
         "note": remediation.note,
-        "order": remediation.order,
-        "release_order": remediation.release_order,
+        "command": remediation.command,
+        "release_command": remediation.release_command,
         "approval": _approval(remediation, rules),
         "job": stands(remediation.job) if remediation.job is not None else "",
         "words": _remediation_message(remediation, rules, opted_out),
@@ -239,8 +239,8 @@ def _remediation_message(remediation: Remediation, rules: Rules, opted_out: str)
         return f"{words}; given up, an operator is needed: {remediation.note}"
     if why := paused_by(remediation, rules, opted_out):
         return f"{words}; paused: {why}"
-    if remediation.order:
-        words = f"{words}, by command: {remediation.order}"
+    if remediation.command:
+        words = f"{words}, by command: {remediation.command}"
     if remediation.step is Step.STAY:
         return f"{words}; until `healthd release`"
     if awaited(remediation) is not None:

@@ -303,7 +303,7 @@ class Server:
                     self._only_who_may_act(options.verb, peer)
                 answer = self._do(lambda: command_answer(self._agent, options, who=f"uid {peer.uid}"))
                 words = (answer.err or answer.out).strip()
-                self._log.info("order", verb=options.verb, uid=peer.uid, code=answer.code, message=words)
+                self._log.info("command", verb=options.verb, uid=peer.uid, code=answer.code, message=words)
                 return answer
             case "hook":
                 return self._hook(options, request, peer)
@@ -358,7 +358,7 @@ class Server:
             self._agent.engine.stats.refuse(Refusal.NOT_PERMITTED)
         if (verb, peer.uid) not in self._noted and len(self._noted) < _NOTED:
             self._noted.add((verb, peer.uid))
-            self._agent.monitor.record(Event(at=datetime.now(UTC), kind="order", text=words))
+            self._agent.monitor.record(Event(at=datetime.now(UTC), kind="command", text=words))
 
     def _turn_of(self, peer: Peer) -> contextlib.AbstractContextManager[object]:
         """Users who may not act read the audit trail one at a time: of those who may, each waits for one at most."""

@@ -23,7 +23,7 @@ INCIDENTS, REMEMBERED = "incidents", ("history", "report")
 
 
 def answer(options: Namespace) -> Reply:
-    """Exit 0: every node is usable, or out by another's order; 1: one is not; 2: the cluster could not be read. With
+    """Exit 0: every node is usable, or out by another's command; 1: one is not; 2: the cluster could not be read. With
     ``--watch`` 0, at Ctrl-C."""
     if options.node in REMEMBERED:
         if options.watch or options.why or options.state or options.by != "cause":

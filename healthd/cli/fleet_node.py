@@ -28,7 +28,7 @@ _LINES = "10"
 
 
 def of_node(options: Namespace, config: Config, fleet: FleetPicture) -> Reply:
-    """Exit 0: the node is usable, or out by another's order; 1: it is not; 64: the cluster has no such node."""
+    """Exit 0: the node is usable, or out by another's command; 1: it is not; 64: the cluster has no such node."""
     node = next((each for each in fleet.nodes if each.name == options.node), None)
     if node is None:
         near = difflib.get_close_matches(options.node, [each.name for each in fleet.nodes], n=3)

@@ -30,8 +30,8 @@ def writable(value: _T) -> _T:
     try:
         msgspec.json.encode(value, enc_hook=str)
     except UnicodeEncodeError:
-        mended: _T = encodable(value)
-        return mended
+        changed: _T = encodable(value)
+        return changed
     return value
 
 

@@ -443,7 +443,7 @@ class Refused(Struct, frozen=True, kw_only=True):
 
 
 class Event(Struct, frozen=True, kw_only=True):
-    """One line of the audit. ``kind``: check, fault, decision, step, order, hook, job, daemon, drill,
+    """One line of the audit. ``kind``: check, fault, decision, step, command, hook, job, daemon, drill,
     sim. ``text``: a sentence.
     """
 

@@ -351,7 +351,7 @@ def _node(decision: Decision | None, remediation: Remediation | None, ended: Rem
             title=title,
             code=remediation.code,
             component=remediation.component,
-            reason=remediation.order or remediation.why,
+            reason=remediation.command or remediation.why,
             step=step_of(remediation),
             about=_about(remediation.code, remediation.component, out=True),
         )

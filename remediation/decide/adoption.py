@@ -209,7 +209,7 @@ def _by_command(remediation: Remediation, code: str) -> Remediation:
     """An operator's command is still one: no mode is too low for it, and a quarantine stays one."""
     if code not in ORDERED:
         return remediation
-    remediation = replace(remediation, code=code, component=str(NODE), order="as it was found with the cluster")
+    remediation = replace(remediation, code=code, component=str(NODE), command="as it was found with the cluster")
     if code == REPAIR_CODE:
         return remediation
     steps = kept_out(remediation.steps)

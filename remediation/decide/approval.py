@@ -34,7 +34,7 @@ def next_act(remediation: Remediation) -> Remedy | None:
     left = remediation.steps[remediation.index :]
     act = next((ACTS[step] for step in left if step in ACTS), None)
     is_begun = remediation.step in ACTS and remediation.phase is Phase.INTENDED
-    return None if is_begun or remediation.has_ended or remediation.release_order else act
+    return None if is_begun or remediation.has_ended or remediation.release_command else act
 
 
 def needs_approval(

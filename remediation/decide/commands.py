@@ -114,7 +114,7 @@ def repaired_meanwhile(remediation: Remediation, command: Command, remedy: Remed
     steps = steps if Step.DRAIN in remediation.steps else without_drain(steps)
     return replace(
         remediation,
-        order=f"{remediation.order}; then repair, {command.words}",
+        command=f"{remediation.command}; then repair, {command.words}",
         steps=steps,
         index=steps.index(Step.WAIT_IDLE),
         phase=Phase.PLANNED,
@@ -145,7 +145,7 @@ def _waits_to_replace(remediation: Remediation) -> bool:
 
 def stays(remediation: Remediation) -> bool:
     """Whether it is out by command and nothing is being done to it."""
-    return remediation.code == QUARANTINE_CODE and remediation.step is Step.STAY and not remediation.release_order
+    return remediation.code == QUARANTINE_CODE and remediation.step is Step.STAY and not remediation.release_command
 
 
 def release_by_command(remediation: Remediation, command: Command, trouble: str) -> Remediation | Refused:
@@ -154,7 +154,7 @@ def release_by_command(remediation: Remediation, command: Command, trouble: str)
     if trouble and not command.forced:
         help_ = "to release it all the same, and acknowledge what is open: `healthd release --force --reason TEXT`"
         return Refused(kind=Refusal.NOT_WELL, words=f"{trouble}; {help_}")
-    remediation = replace(remediation, release_order=command.words, forced=remediation.forced or command.forced)
+    remediation = replace(remediation, release_command=command.words, forced=remediation.forced or command.forced)
     if remediation.end is not End.FAILED:
         return remediation
     return replace(remediation, end=None, phase=Phase.PLANNED)  # what it had asked of the machine was given up as well
@@ -183,5 +183,5 @@ def _remediation(
         text=visible_text(code, str(component), remediation_id),
         steps=steps if drains else without_drain(steps),
         fenced=True,
-        order=command.words,
+        command=command.words,
     )

@@ -52,7 +52,7 @@ def own(remediation: Remediation, open_: Sequence[RuleAnswer]) -> RuleAnswer | N
 def undriven(remediation: Remediation, open_: Sequence[RuleAnswer]) -> str:
     """Why the law forbids the act whose turn it is, or "". An operator's command needs no fault."""
     remedy = _remedy(remediation)
-    if remediation.order or any(_calls_for(answer, remedy) for answer in open_):
+    if remediation.command or any(_calls_for(answer, remedy) for answer in open_):
         return ""
     return f"no open fault calls for {remedy}"
 
@@ -233,7 +233,7 @@ def continued_as(remediation: Remediation, new: Remediation) -> Remediation:
         waits_on = (
             remediation.step is first is Step.WAIT_IDLE
             and remediation.remedy is new.remedy
-            and not (remediation.end or new.order)
+            and not (remediation.end or new.command)
         )
         where = replace(
             remediation,
@@ -251,7 +251,7 @@ def continued_as(remediation: Remediation, new: Remediation) -> Remediation:
         component=new.component,
         remedy=new.remedy,
         why=new.why,
-        order=new.order,
+        command=new.command,
         ladder=new.ladder,
         attempts=new.attempts,
         denied=remediation.denied and bool(new.attempts),
@@ -269,7 +269,7 @@ def heading_back(remediation: Remediation, now: datetime) -> Remediation:
     """
     asked = remediation.step in REPAIRS and remediation.phase is Phase.INTENDED
     if (
-        not remediation.release_order
+        not remediation.release_command
         or remediation.has_ended
         or asked
         or remediation.step in (Step.SLOT, Step.DRAIN, Step.RELEASE)
@@ -295,7 +295,7 @@ def why_lowered(remediation: Remediation, rules: Rules, diagnoses: Sequence[Diag
     """Why what the remediation is about may no longer be repaired as it was decided, or "". Where it is not open any
     more only the mode tells: what that means the remediation's own steps see.
     """
-    if remediation.order:
+    if remediation.command:
         return ""
     if not rules.mode.repairs:
         return "the mode was lowered"

@@ -18,9 +18,9 @@ from healthd.remediation.decide.remediation import End, Phase, Remediation
 
 STUCK_AFTER_S = 600.0
 """How long every call must have failed before that pages, in seconds: slurmctld and API servers restart in minutes."""
-ORDERED_FOR_S = 86_400.0
+OUT_BY_COMMAND_S = 86_400.0
 """How long a node is out by an operator's command before the first reminder, in seconds. The operator knows of it."""
-WELL_FOR_S = 3_600.0
+HEALTHY_FOR_S = 3_600.0
 """How long a node that is overdue must be healthy before that page is over, in seconds, where it is not back before."""
 FATAL = frozenset({Remedy.REBOOT_NODE, Remedy.REPLACE_NODE})
 """The remedies of faults under which a job makes no progress: it holds its other nodes for nothing."""
@@ -69,7 +69,7 @@ def wanted(
     why no turn has succeeded for ``STUCK_AFTER_S``, or "". ``was``: what it stood at before.
     """
     if stands is not None and was is not None and was.refusal is Refusal.OVERDUE:
-        stands = replace(stands, remediation=_not_well_yet(stands.remediation, now))
+        stands = replace(stands, remediation=_not_healthy_yet(stands.remediation, now))
     decision = decided if stands is None else _of_remediation(decided, stands, problem, now, limits)
     if problem and decision.action is not Action.PAGE:
         return Decision(action=Action.PAGE, reason=problem, refusal=Refusal.STUCK)
@@ -79,17 +79,17 @@ def wanted(
 def due(remediation: Remediation, limits: Limits) -> datetime:
     """From when on a remediation is overdue. A wait that is expected has its own bound: a replacement as long as it may
     take, a command a day, a job under a fatal fault ``wait_idle_timeout_s``. One that settles counts from then on; a
-    page that stands is over ``WELL_FOR_S`` after that.
+    page that stands is over ``HEALTHY_FOR_S`` after that.
 
-    What an operator ordered out counts from that order, whatever became of its drain since; each step towards it, and
-    back, from its own beginning. A drain that was found counts from when it was made, and is verified first.
+    A node that an operator took out counts from that command, whatever became of its drain since; each step towards it,
+    and back, from its own beginning. A drain that was found counts from when it was made, and is verified first.
     """
     if Step.STAY in remediation.steps:
-        ordered = out_since(remediation) + timedelta(seconds=ORDERED_FOR_S)
+        by_command = out_since(remediation) + timedelta(seconds=OUT_BY_COMMAND_S)
         return (
-            ordered
+            by_command
             if remediation.step is Step.STAY
-            else min(ordered, remediation.since + timedelta(seconds=limits.overdue_s))
+            else min(by_command, remediation.since + timedelta(seconds=limits.overdue_s))
         )
     if remediation.step is Step.REPLACE and remediation.phase is Phase.INTENDED:
         return remediation.since + timedelta(seconds=max(limits.overdue_s, limits.replace_timeout_s))
@@ -109,10 +109,10 @@ def out_since(remediation: Remediation) -> datetime:
     return min(remediation.opened, datetime.fromtimestamp(hold.stamp, UTC))
 
 
-def _not_well_yet(remediation: Remediation, now: datetime) -> Remediation:
+def _not_healthy_yet(remediation: Remediation, now: datetime) -> Remediation:
     """A remediation that is overdue, as it counts: a fault that comes and goes is one page, and not one each time."""
-    is_well = remediation.good_since is not None and now - remediation.good_since >= timedelta(seconds=WELL_FOR_S)
-    return remediation if is_well else replace(remediation, good_since=None)
+    is_healthy = remediation.good_since is not None and now - remediation.good_since >= timedelta(seconds=HEALTHY_FOR_S)
+    return remediation if is_healthy else replace(remediation, good_since=None)
 
 
 def _of_remediation(

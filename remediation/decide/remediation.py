@@ -51,7 +51,7 @@ class End(StrEnum):
     RELEASED = "released"
     ABANDONED = "abandoned"  # the fault was over before anything was done
     LOST = "lost"  # somebody else holds the node now: not touched again
-    ACKNOWLEDGED = "acknowledged"  # a person undid our drain: an order
+    ACKNOWLEDGED = "acknowledged"  # an operator undid our drain: a command
     DONE = "done"  # the controller's: what it was asked for has happened
     FAILED = "failed"  # out of attempts: a person is paged, the node stays out and is watched until somebody acts
 
@@ -106,8 +106,8 @@ class Remediation(Struct, frozen=True, kw_only=True):
     last got no answer, ``drain_unanswered`` the same of a drain. ``since`` is when the current step, or the current
     wait inside it, began. ``unproven``: of a drain that was found, what cannot be shown: that the fault it names is
     over, in the boot ``boot_id``. ``returns``: how often the node was released after the same finding, in the day
-    before. ``order``: why, and in brackets by whom, the command was given; "" where the policy opened it.
-    ``release_order``: the same of a command to release the node; ``forced``: whatever is open on it. ``asks``: why it
+    before. ``command``: why, and in brackets by whom, the command was given; "" where the policy opened it.
+    ``release_command``: the same of a command to release the node; ``forced``: whatever is open on it. ``asks``: why it
     was opened to wait for an operator, whom it pages for as long as it is open; None where it repairs, or waits for the
     fault to end. ``adopted``: the cluster's controller made the drain by itself before ours; only a repair undoes it.
     ``approval``: the last that was asked for, or given. ``evidence``: the address of its bundle outside this machine,
@@ -147,8 +147,8 @@ class Remediation(Struct, frozen=True, kw_only=True):
     note: str = ""
     unproven: str = ""
     returns: int = 0
-    order: str = ""
-    release_order: str = ""
+    command: str = ""
+    release_command: str = ""
     forced: bool = False
     asks: Refused | None = None
     adopted: bool = False
@@ -160,7 +160,7 @@ class Remediation(Struct, frozen=True, kw_only=True):
     @property
     def by_command(self) -> bool:
         """Whether what is left of it is an operator's command, for which no mode is too low."""
-        return bool(self.order or self.release_order)
+        return bool(self.command or self.release_command)
 
     @property
     def step(self) -> Step:

@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 from msgspec import Struct
 
 from healthd.remediation.decide.handoff import HandoffRecord, is_ahead, parse
-from healthd.remediation.decide.paging import ORDERED_FOR_S
+from healthd.remediation.decide.paging import OUT_BY_COMMAND_S
 from healthd.remediation.decide.remediation import QUARANTINE_CODE, code_of, remediation_id_of
 from healthd.remediation.ports import FleetSnapshot, HeldNode, Slot
 
@@ -52,8 +52,8 @@ class HeldOut(Struct, frozen=True, kw_only=True):
     def bound_s(self, overdue_s: float) -> float:
         """How long the node may be out before that pages: its operator knows of a command for a day, where a drain
         shows when it was given."""
-        is_ordered = self.code == QUARANTINE_CODE and self.since is not None
-        return ORDERED_FOR_S if is_ordered else max(overdue_s, SILENT_S)
+        by_command = self.code == QUARANTINE_CODE and self.since is not None
+        return OUT_BY_COMMAND_S if by_command else max(overdue_s, SILENT_S)
 
     @property
     def message(self) -> str:

@@ -25,7 +25,7 @@ from healthd.core.model import Mode, Remedy
 from healthd.remediation.decide.fleet import learning_s
 from healthd.remediation.decide.handoff import HandoffRecord, PastAct, PastRepair, by_now, is_ahead, parse, remembering
 from healthd.remediation.decide.ledger import Bounds, returns_of
-from healthd.remediation.decide.paging import ORDERED_FOR_S
+from healthd.remediation.decide.paging import OUT_BY_COMMAND_S
 from healthd.remediation.decide.policy import Rules
 from healthd.remediation.decide.remediation import QUARANTINE_CODE, code_of, is_begun, remediation_id_of
 from healthd.remediation.decide.unwatched import HeldOut, held_out
@@ -46,7 +46,7 @@ meanwhile.
 """
 
 _ASLEEP = "Slurm powered it down while healthd held it"
-_ORDERED = "an operator drained it"
+_BY_COMMAND = "an operator drained it"
 
 
 class AbsentNode(Struct, frozen=True, kw_only=True):
@@ -171,7 +171,7 @@ class AbsentNodes:
         if not own and drain is None:
             return None
         code = "" if drain is None else (record.code if record is not None else "") or code_of(drain.text)
-        is_kept = drain is None and is_drain(view.flags)  # an order undoes it: nothing says that the node slept
+        is_kept = drain is None and is_drain(view.flags)  # a command undoes it: nothing says that the node slept
         released(node)
         problem = "" if is_kept else _note_sleep(node, now, code)
         if is_kept and own:
@@ -260,7 +260,7 @@ def why_it_stays(text: str, record: HandoffRecord | None, now: datetime, bounds:
 def _bar(code: str, record: HandoffRecord | None, now: datetime, bounds: Bounds) -> str:
     """Why a node that is out for this code stays out, whosever text its drain has, or ""."""
     if code == QUARANTINE_CODE:
-        return _ORDERED
+        return _BY_COMMAND
     if record is not None and record.given_up:
         return f"healthd gave the node up [{record.given_up}]"
     many = 0 if record is None or not code else returns_of(by_now(record, now).history, code, now)
@@ -270,15 +270,15 @@ def _bar(code: str, record: HandoffRecord | None, now: datetime, bounds: Bounds)
 
 
 def kept_drains(snapshot: FleetSnapshot, holders: set[str], now: datetime, bounds: Bounds) -> tuple[AbsentNode, ...]:
-    """The names without a machine whose drain stays: no daemon runs there to call an operator. Of an ordered drain the
-    operator knows for a day. A name with a slot is heard of once that is released."""
+    """The names without a machine whose drain stays: no daemon runs there to call an operator. Of a drain by command
+    the operator knows for a day. A name with a slot is heard of once that is released."""
     records, without_slot = _records(snapshot), snapshot.asleep - holders
     kept = []
     for held in (*snapshot.held, *_written_over(snapshot, records)):
         if held.node not in without_slot:
             continue
         why = why_it_stays(held.text, records.get(held.node), now, bounds, has_slot=False)
-        is_known = why == _ORDERED and not _is_older(held, ORDERED_FOR_S, now)
+        is_known = why == _BY_COMMAND and not _is_older(held, OUT_BY_COMMAND_S, now)
         if why and not is_known:
             words = f"Slurm powered it down; {_stays(held.node, held.text, why)}"
             kept.append(AbsentNode(node=held.node, message=words, page=True))

@@ -54,7 +54,7 @@ class CommandChecks:
     def wanted(
         self, command: Command, remediation: Remediation | None, now: datetime, remediation_id: str
     ) -> Remediation | Refused | str:
-        """The remediation that carries the order out, why it is refused, or in words that it is so already.
+        """The remediation that carries the command out, why it is refused, or in words that it is so already.
 
         ``remediation``: the one that is open. Raises BackendError where the cluster could not be read.
         """
@@ -89,9 +89,9 @@ class CommandChecks:
         if (
             remediation is not None
             and remediation.code == QUARANTINE_CODE
-            and not (remediation.release_order or remediation.has_ended)
+            and not (remediation.release_command or remediation.has_ended)
         ):
-            return f"ordered already, {remediation.order}: remediation {remediation.id} is at {remediation.step}"
+            return f"quarantined already, {remediation.command}: remediation {remediation.id} is at {remediation.step}"
         return (
             self._open_already(remediation)
             or self._cannot_go_out(view)
@@ -337,7 +337,7 @@ class CommandExecution:
         if isinstance(wanted, Refused):
             return self.refuse(command, wanted)
         if isinstance(wanted, str):
-            self._judgement.record(Event(at=self._clock(), kind="order", text=f"{command.title}: {wanted}"))
+            self._judgement.record(Event(at=self._clock(), kind="command", text=f"{command.title}: {wanted}"))
             return CommandOutcome(done=True, message=wanted)
         self._journal.write(wanted, command.title)
         return wanted
@@ -360,7 +360,7 @@ class CommandExecution:
         self._stats.refuse(refused.kind)
         text = f"refused: {command.verb} by command, {command.words}: {refused.words}"
         data = {"verb": command.verb, "refusal": refused.kind}
-        self._judgement.record(Event(at=self._clock(), kind="order", text=text, data=data))
+        self._judgement.record(Event(at=self._clock(), kind="command", text=text, data=data))
         return CommandOutcome(done=False, message=refused.words, refusal=refused.kind)
 
     def rehearse(self, command: Command, remediation: Remediation | None, now: datetime) -> CommandOutcome:

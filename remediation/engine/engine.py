@@ -300,7 +300,7 @@ class Engine:
 
     def _consider(self, now: datetime) -> str:
         self._has_remediation = False
-        if self.remediation is not None:  # an order ended it since the last turn
+        if self.remediation is not None:  # a command ended it since the last turn
             self._result = None
         decision = self._decide(now)
         if not decision.steps or decision.diagnosis is None:

@@ -98,7 +98,9 @@ class Gates:
         driving = [each for each in open_ if not undriven(remediation, [each])]
         stale = [self._judgement.not_seen_again(each.root.code, each.diagnosis.component) for each in driving]
         return (
-            Refused(kind=Refusal.UNREADABLE, words=stale[0]) if stale and all(stale) and not remediation.order else None
+            Refused(kind=Refusal.UNREADABLE, words=stale[0])
+            if stale and all(stale) and not remediation.command
+            else None
         )
 
     def open_now(self) -> tuple[RuleAnswer, ...]:
@@ -221,7 +223,7 @@ class Gates:
         message = f'the cluster wrote "{hold.shown}" by itself, as {hold.user}, over our drain: the drain stays ours'
         opened = (
             out_since(remediation) if Step.STAY in remediation.steps else remediation.opened
-        )  # an order counts from when it was given
+        )  # a command counts from when it was given
         remediation = replace(
             remediation, opened=opened, hold=hold, controller=view.controller, index=index, phase=phase, good_since=None
         )
@@ -248,8 +250,8 @@ class Gates:
 
     def is_over(self, remediation: Remediation) -> str:
         """Why the remediation is needless, or "". A command holds whatever is found, until another takes it back."""
-        if remediation.release_order:
-            return f"released by command, {remediation.release_order}"
+        if remediation.release_command:
+            return f"released by command, {remediation.release_command}"
         if remediation.code in (QUARANTINE_CODE, REPAIR_CODE):
             return ""
         return "" if own(remediation, self.open_now()) else f"{remediation.code} on {remediation.component} is over"

@@ -59,7 +59,7 @@ class JobRestarts:
         restart = remediation.job
         if not _is_out(remediation) or (restart is not None and restart.is_over):
             return remediation, ""
-        answer = None if remediation.release_order else ending_job(self._gates.open_now())
+        answer = None if remediation.release_command else ending_job(self._gates.open_now())
         if (restart is None and answer is None) or self._gates.at_rest(remediation) is not None:
             return remediation, ""
         if self._control is None:

@@ -178,8 +178,8 @@ class OrphanSlots:
 
     def _returning(self, remediation: Remediation, shown: HandoffRecord, now: datetime) -> Remediation:
         """With how often the node was released after the same finding: an empty disk releases it no sooner. Another
-        machine has not returned, and what an operator ordered waits for no settling."""
-        if remediation.attempts or remediation.order:
+        machine has not returned, and what an operator commanded waits for no settling."""
+        if remediation.attempts or remediation.command:
             return remediation
         returns = returns_of(shown.history, remediation.code, now)
         words = many_returns(returns, remediation.code, self._dependencies.rules().bounds)

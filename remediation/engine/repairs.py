@@ -214,7 +214,7 @@ class Repairs:
         if (
             remediation.attempts == 0
             and not self._has_its_record(remediation)
-            and (why := self._gates.too_many(by_command=bool(remediation.order)))
+            and (why := self._gates.too_many(by_command=bool(remediation.command)))
         ):
             return waits(remediation, "replacement", Refused(kind=Refusal.RATE, words=why), page=True)
         begun = self._kept_from(remediation, now, "replacement") or self._begun(remediation, now, "replacement")
@@ -294,9 +294,9 @@ class Repairs:
         """A repair that did not help is tried again, then the next remedy of the ladder; at its end an operator is
         needed. A right that healthd lacks shows nothing about the machine, and calls for no more far-reaching act."""
         again = before_the_act(remediation, now)
-        if remediation.release_order:  # it waited for this act alone, and is obeyed from where it ended
+        if remediation.release_command:  # it waited for this act alone, and is obeyed from where it ended
             return StepResult(
-                remediation=again, message=f"not tried again, {remediation.release_order}: {why}", go_on=True
+                remediation=again, message=f"not tried again, {remediation.release_command}: {why}", go_on=True
             )
         if is_replaced(remediation):
             return ended(remediation, End.FAILED, f"another machine did not help, an operator is needed: {why}")
@@ -399,7 +399,7 @@ class Repairs:
         if begun.step is not Step.REPLACE or begun.attempts > 1 or is_known:
             return None
         is_counted = not self._provisioner.delegates  # the controller makes the entry
-        if not (why := self._gates.too_many(by_command=bool(begun.order), is_counted=is_counted)):
+        if not (why := self._gates.too_many(by_command=bool(begun.command), is_counted=is_counted)):
             return None
         return waits(self._not_begun(begun), act, Refused(kind=Refusal.RATE, words=why))
 
@@ -612,7 +612,7 @@ class Repairs:
         if record is not None and is_own and record.is_withdrawn:
             return StepResult(remediation=before_the_act(not_made, now), message=f"{why}; judged again")
         is_refused = record is not None and is_own and record.is_refused
-        if left is not remediation and not is_refused and not remediation.release_order:
+        if left is not remediation and not is_refused and not remediation.release_command:
             return StepResult(remediation=replace(not_made, since=now), message=f"{why}; asked for again", page=True)
         return self.again_or_fail(left, now, why)
 

@@ -102,7 +102,7 @@ class Steps:
         ).remediation
         remediation, of_job = self._jobs.go_on(remediation, now)
         if remediation.forced and not remediation.has_ended:
-            self._judgement.acknowledge(now, f"released by force, {remediation.release_order}")
+            self._judgement.acknowledge(now, f"released by force, {remediation.release_command}")
         if remediation.has_ended:
             result = self._slot_gate.given_back(remediation)
         elif (why := self._gates.at_rest(remediation)) is not None:
@@ -315,7 +315,7 @@ class Steps:
             message = (
                 f'goes on with the cluster\'s own drain, "{view.hold.shown}" by {view.hold.user}, for {remediation.why}'
             )
-        if not remediation.order:  # it may have been let in by others while it was asleep, which is one return more
+        if not remediation.command:  # it may have been let in by others while it was asleep, which is one return more
             remediation = replace(
                 remediation, returns=returns_of(self._cluster.record().history, remediation.code, now)
             )
@@ -365,7 +365,7 @@ class Steps:
         view = self._orchestrator.view(jobs=True)
         if (result := self._gates.stopped(remediation, view, now)) is not None:
             return result
-        message = f"out by command, until `healthd release`: {remediation.order}"
+        message = f"out by command, until `healthd release`: {remediation.command}"
         return StepResult(remediation=seen(remediation, view), message=message)
 
     def _verify(self, remediation: Remediation, now: datetime) -> StepResult:
@@ -377,7 +377,7 @@ class Steps:
         remediation = seen(remediation, view)
         self._recheck(remediation.good_since or remediation.since)
         if trouble := self._judgement.trouble(remediation.since):
-            return self._not_well(_unsettled(remediation), now, trouble)
+            return self._not_healthy(_unsettled(remediation), now, trouble)
         if self._is_unproven(remediation):
             message = (
                 f"stays out, an operator is needed: {remediation.unproven};"
@@ -397,7 +397,7 @@ class Steps:
             now += timedelta(seconds=self._monotonic_s() - began_s)
         good_since = remediation.good_since or now
         remediation = remediation if remediation.good_since else replace(remediation, good_since=good_since)
-        returns, plain_s = 0 if remediation.release_order else remediation.returns, self._timeouts.settle_s
+        returns, plain_s = 0 if remediation.release_command else remediation.returns, self._timeouts.settle_s
         long_s = settle_s(returns, plain_s, self._rules().bounds, is_repaired=bool(remediation.acts))
         if now - good_since < timedelta(seconds=long_s):
             after = f" for {long_s:g} s, after {returns} returns within a day" if long_s > plain_s else ""
@@ -412,7 +412,7 @@ class Steps:
         """The findings of the active tests on a node that was repaired, or "". They load it for minutes, so a finding
         counts for some time before they run again. A node that an operator releases is taken as it is."""
         was_repaired = remediation.acts or remediation.earlier or is_replaced(remediation)
-        if not was_repaired or remediation.release_order:
+        if not was_repaired or remediation.release_command:
             return ""
         of, found, until_s = self._tested
         if of != remediation.id or not found or self._monotonic_s() >= until_s:
@@ -423,11 +423,11 @@ class Steps:
     def _is_unproven(self, remediation: Remediation) -> bool:
         """Whether what the remediation found named in its drain may be there although it is not seen: nothing was done
         since, no boot has ended it, and no operator takes it on himself."""
-        if not remediation.unproven or remediation.acts or remediation.release_order:
+        if not remediation.unproven or remediation.acts or remediation.release_command:
             return False
         return self._judgement.boot_id == remediation.boot_id or self._ends_by(remediation.code) is ClearsBy.REPLACE
 
-    def _not_well(self, remediation: Remediation, now: datetime, trouble: str) -> StepResult:
+    def _not_healthy(self, remediation: Remediation, now: datetime, trouble: str) -> StepResult:
         """Wait, or after a repair and long enough, try again. A daemon that was away has not been looking meanwhile.
 
         Only the fault of the remediation says that its repair did not help: what else is open is decided by its own
@@ -435,7 +435,7 @@ class Steps:
         either: an operator has to know, and it is waited for.
         """
         since = max(remediation.since, self._began or now)
-        repairs = bool(REPAIRS.intersection(remediation.steps)) and not remediation.release_order
+        repairs = bool(REPAIRS.intersection(remediation.steps)) and not remediation.release_command
         late = repairs and now - since > timedelta(seconds=self._timeouts.verify_timeout_s)
         failed = not_helped(remediation, self._gates.open_now()) if repairs else ""
         if failed and not remediation.attempts:
@@ -466,7 +466,7 @@ class Steps:
             remediation = replace(remediation, index=verify, phase=Phase.PLANNED, since=now, good_since=None)
             return StepResult(remediation=remediation, message=f"release taken back: {trouble}")
         if self._is_clusters(remediation) and not (
-            remediation.acts or remediation.earlier or remediation.release_order
+            remediation.acts or remediation.earlier or remediation.release_command
         ):
             return left_to_cluster(remediation, "nothing was repaired")
         if down := self._gates.down_unexplained(remediation, view):
@@ -575,7 +575,7 @@ class SlotGate:
             if not (isinstance(move, Settle) and self._haste(remediation, move, hurry=hurry)):
                 return self._answered(remediation, move, now, hurry=hurry)
             self._slots.reread()
-        if not is_new or remediation.order:  # else the decision has just read what an intent must be read from
+        if not is_new or remediation.command:  # else the decision has just read what an intent must be read from
             view = self._orchestrator.view()
             if not view.undrained and not self._gates.adopts(remediation, view):
                 return _out_already(remediation, view, now)
@@ -633,11 +633,11 @@ class SlotGate:
         act = str(remediation.step).replace("_", " ")
         is_ours = Step.DRAIN in remediation.steps or bool(
             self._slots.held()
-        )  # else it was taken away: an order, not a gap
+        )  # else it was taken away: a command, not a gap
         if is_ours and isinstance(move := self._slots.take(committed=True), WaitForSlot):
             why = Refused(kind=Refusal.BUDGET, words=f"its slot is gone, and {move.reason}")
             return _waits(remediation, act, why)
-        if remediation.order:
+        if remediation.command:
             return None
         against = self._against_repair(remediation, now)
         self._asked_for = remediation.id
@@ -727,7 +727,7 @@ class SlotGate:
     def _not_now(self, remediation: Remediation, now: datetime) -> Refused | None:
         """Whether what was decided then would be decided now. A command is its own decision, and stands; so does a
         repair that was made and is not proven yet, whose fault is not decided about any more."""
-        stands = remediation.order or (remediation.attempts and self._gates.is_over(remediation))
+        stands = remediation.command or (remediation.attempts and self._gates.is_over(remediation))
         return None if stands else self._decider.forbidden(now)
 
     def _taken(self, remediation: Remediation, now: datetime) -> WaitForSlot | Settle | HoldsSlots:

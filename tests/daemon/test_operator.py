@@ -80,7 +80,7 @@ def test_a_fault_is_planned_acknowledged_and_told(node: RunningNode, tmp_path: P
     again = json.loads(ask(node, "ack", FAULT, "--for", "8d", "--reason", "known", "--json").stdout)
     assert (again["dry_run"], again["faults"][0]["was"].startswith("acknowledged until 20")) == (False, True)
     (tmp_path / "opt-out").unlink()
-    node.wait(lambda: "acknowledged: an operator wants" in ask(node, "status").stdout, 20, "the order is obeyed")
+    node.wait(lambda: "acknowledged: an operator wants" in ask(node, "status").stdout, 20, "the order is outcome")
     node.kill()
     node.start()
     node.wait(lambda: "acknowledged: an operator wants" in ask(node, "plan").stdout, 20, "it still is")
@@ -173,7 +173,7 @@ def test_an_order_takes_the_node_out_until_another_lets_it_in(ordered: RunningNo
     ordered.kill()
     ordered.start()
     again = ask(ordered, "quarantine", "--reason", "other words")
-    assert (again.returncode, again.stdout.startswith("ordered already, psu looks odd (uid ")) == (0, True)
+    assert (again.returncode, again.stdout.startswith("quarantined already, psu looks odd (uid ")) == (0, True)
     plan = json.loads(ask(ordered, "plan", "--json").stdout)
     assert plan["remediation"]["words"].endswith("; until `healthd release`")
     ordered.wait(lambda: ask(ordered, "release").returncode == 0, 20, "let in")
@@ -230,7 +230,7 @@ def test_only_few_may_order_the_engine(ordered: RunningNode) -> None:
         assert made.returncode == code, (verb, made.stderr)
         assert (f"uid {NOBODY} may not act here" in made.stderr) == (code == 77)
     assert not is_held(ordered)
-    assert ordered.log_text().count(f"order: refused quarantine: uid {NOBODY} may not act here") == 1
+    assert ordered.log_text().count(f"command: refused quarantine: uid {NOBODY} may not act here") == 1
     assert refusals(ordered)["not_permitted"] == 5.0
 
 

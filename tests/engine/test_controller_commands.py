@@ -1,4 +1,4 @@
-"""A second order is a second request: the controller carries it out, and never answers it from memory."""
+"""A second command is a second request: the controller carries it out, and never answers it from memory."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def again(world: AskedWorld) -> None:
 
 @pytest.mark.parametrize("remedy", [Remedy.REPLACE_NODE, Remedy.REBOOT_NODE])
 def test_what_failed_yesterday_is_done_today(remedy: Remedy, tmp_path: Path) -> None:
-    """The platform failed for good; a day later the same order is asked of it once more, and answered as it ends."""
+    """The platform failed for good; a day later the same command is asked of it once more, and answered as it ends."""
     world = AskedWorld(tmp_path, remedy)
     no = BackendRefused("no such capacity")
     world.provisioner._reboots = world.provisioner._replaces = raising(no)
@@ -72,7 +72,7 @@ def test_what_was_done_yesterday_is_done_again(tmp_path: Path) -> None:
 
 
 def test_one_request_is_one_act_however_often_it_is_read(tmp_path: Path) -> None:
-    """Restarted after every round, with one order and then a second one."""
+    """Restarted after every round, with one command and then a second one."""
     world = AskedWorld(tmp_path)
     for _ in range(20):
         world.run(1)

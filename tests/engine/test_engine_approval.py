@@ -44,7 +44,7 @@ def approved_story(folder: Path) -> World:
 
     def approves() -> None:
         assert acts(world) == 0, "nothing was approved yet"
-        outcome = world.orders(APPROVE)
+        outcome = world.execute(APPROVE)
         assert outcome.done, outcome.message
 
     return world.at(APPROVED_AT_S, approves)
@@ -75,7 +75,7 @@ def test_everything_is_prepared_and_the_act_waits(name: str, tmp_path: Path) -> 
 def test_after_the_approval_it_goes_on_to_its_end(name: str, tmp_path: Path) -> None:
     """The same ending as in repair mode, with the operator's name and reason in the trail."""
     world = asking(name, tmp_path).run(60)
-    outcome = world.orders(replace(APPROVE, remedy=REMEDIES[name]))
+    outcome = world.execute(replace(APPROVE, remedy=REMEDIES[name]))
     assert outcome.done, outcome.message
     assert world.run_to_end().ending() == WELL
     if name != "replace":  # the other machine has an empty disk
@@ -125,7 +125,7 @@ def test_an_escalation_asks_again(tmp_path: Path) -> None:
     world.reset_heals = False
     world.levels.add(XID_95)
     world.run(60)
-    assert world.orders(APPROVE).done
+    assert world.execute(APPROVE).done
     world.run(400)
     assert world.resetter.requests == 2, "two attempts at what was approved"
     assert remediation_id_of(world).step is Step.REBOOT
@@ -133,7 +133,7 @@ def test_an_escalation_asks_again(tmp_path: Path) -> None:
     world.run(20)
     assert world.provisioner.requests == 0
     assert world.engine.decision.refusal is Refusal.APPROVAL
-    late = world.orders(APPROVE)
+    late = world.execute(APPROVE)
     assert (late.done, late.refusal) == (False, Refusal.APPROVAL)
     assert "its next act is reboot_node, not reset_gpu" in late.message
     assert world.provisioner.requests == 0
@@ -142,23 +142,23 @@ def test_an_escalation_asks_again(tmp_path: Path) -> None:
 def test_an_approval_of_another_remediation_is_refused(tmp_path: Path) -> None:
     """An id that is not open here, and an act that is not named."""
     world = asking("reset", tmp_path).run(60)
-    for order, words in (
+    for command, words in (
         (replace(APPROVE, target="c9"), "no remediation 'c9': open here is c1"),
         (replace(APPROVE, remedy=None), "name the act: `healthd approve c1 --step reset`"),
         (replace(APPROVE, remedy=Remedy.REBOOT_NODE), "its next act is reset_gpu, not reboot_node"),
     ):
-        outcome = world.orders(order)
+        outcome = world.execute(command)
         assert not outcome.done
         assert words in outcome.message
     assert acts(world) == 0
-    assert world.orders(replace(APPROVE, target="c1")).done
+    assert world.execute(replace(APPROVE, target="c1")).done
 
 
 def test_nothing_is_open_to_approve_or_to_undo(tmp_path: Path) -> None:
     """A healthy node."""
     world = World(tmp_path, mode=Mode.APPROVE).run(2)
-    for order in (APPROVE, UNDO):
-        outcome = world.orders(order)
+    for command in (APPROVE, UNDO):
+        outcome = world.execute(command)
         assert (outcome.done, outcome.refusal) == (False, Refusal.NOT_NEEDED)
         assert "none is open here" in outcome.message
 
@@ -166,7 +166,7 @@ def test_nothing_is_open_to_approve_or_to_undo(tmp_path: Path) -> None:
 def test_in_repair_mode_there_is_nothing_to_approve(tmp_path: Path) -> None:
     """It says so, and goes on as it would have."""
     world = reset_story(tmp_path).run(4)
-    outcome = world.orders(APPROVE)
+    outcome = world.execute(APPROVE)
     assert (outcome.done, outcome.refusal) == (False, Refusal.NOT_NEEDED)
     assert world.run_to_end().ending() == WELL
 
@@ -175,9 +175,9 @@ def test_an_act_can_be_approved_before_its_node_is_idle(tmp_path: Path) -> None:
     """While the job runs on: then nothing waits for the operator at night. Twice is said, and changes nothing."""
     world = asking("reset", tmp_path).run(6)
     assert remediation_id_of(world).step is Step.WAIT_IDLE
-    assert world.orders(APPROVE).done
+    assert world.execute(APPROVE).done
     approval = remediation_id_of(world).approval
-    again = world.orders(replace(APPROVE, who="uid 7"))
+    again = world.execute(replace(APPROVE, who="uid 7"))
     assert again.done
     assert again.message == "approved already: seen (uid 0)"
     assert remediation_id_of(world).approval == approval
@@ -209,7 +209,7 @@ def test_a_mode_that_is_lowered_to_approve_asks_before_the_act(tmp_path: Path) -
 def undone_story(folder: Path) -> World:
     """A reset that waits for an approval, and is taken back."""
     world = asking("reset", folder)
-    return world.at(APPROVED_AT_S, lambda: world.orders(UNDO))
+    return world.at(APPROVED_AT_S, lambda: world.execute(UNDO))
 
 
 def test_undo_takes_the_drain_and_the_slot_back(tmp_path: Path) -> None:
@@ -229,7 +229,7 @@ def test_undo_takes_the_drain_and_the_slot_back(tmp_path: Path) -> None:
 def test_undo_works_from_every_step_before_the_act(at: int, tmp_path: Path) -> None:
     """Also while the job still runs."""
     world = asking("reset", tmp_path).run(2 + at)
-    assert world.orders(UNDO).done
+    assert world.execute(UNDO).done
     world.run_to_end()
     assert world.ending().in_service
     assert acts(world) == 0
@@ -247,10 +247,10 @@ def test_what_was_begun_is_not_undone(spoil: Callable[[World], None], words: str
     spoil(world)
     while not world.provisioner.requests:
         world.step()
-    outcome = world.orders(UNDO)
+    outcome = world.execute(UNDO)
     assert (outcome.done, outcome.refusal) == (False, Refusal.CANNOT)
     assert words in outcome.message
-    assert not remediation_id_of(world).release_order
+    assert not remediation_id_of(world).release_command
 
 
 def test_what_was_done_is_not_undone(tmp_path: Path) -> None:
@@ -258,7 +258,7 @@ def test_what_was_done_is_not_undone(tmp_path: Path) -> None:
     world = STORIES["reset"](tmp_path)
     while remediation_id_of(world).step is not Step.VERIFY if world.store.open_remediation() else True:
         world.step()
-    outcome = world.orders(UNDO)
+    outcome = world.execute(UNDO)
     assert (outcome.done, outcome.refusal) == (False, Refusal.CANNOT)
     assert "reset_gpu was made and cannot be taken back" in outcome.message
     assert world.run_to_end().ending() == WELL
@@ -280,7 +280,7 @@ def test_a_dry_run_shows_the_act_and_does_nothing(tmp_path: Path) -> None:
 def test_a_command_to_repair_is_its_own_approval(tmp_path: Path) -> None:
     """No approval is asked for what was just commanded."""
     world = World(tmp_path, mode=Mode.APPROVE, can_reset=True).run(1)
-    assert world.orders(Command(verb=Verb.REPAIR, who="uid 0", remedy=Remedy.RESET_GPU)).done
+    assert world.execute(Command(verb=Verb.REPAIR, who="uid 0", remedy=Remedy.RESET_GPU)).done
     assert world.run_to_end().ending() == WELL
     assert world.resetter.requests == 1
 
@@ -288,7 +288,7 @@ def test_a_command_to_repair_is_its_own_approval(tmp_path: Path) -> None:
 def test_another_fault_asks_again(tmp_path: Path) -> None:
     """An approved reset does not approve the reboot that a worse fault brings while the job still runs."""
     world = asking("reset", tmp_path).run(6)
-    assert world.orders(APPROVE).done
+    assert world.execute(APPROVE).done
     world.log_line(XID_79)
     world.run(60)
     assert remediation_id_of(world).step is Step.REBOOT

@@ -31,15 +31,15 @@ def test_a_case_that_stands_still_is_looked_at_every_half_minute(tmp_path: Path)
 
 
 def test_what_moves_it_ends_the_calm(tmp_path: Path) -> None:
-    """A person's undoing is seen by the next look, and is the order that it ever was; so does the fault's end."""
-    undone, mended = out(tmp_path / "undone").run(16), out(tmp_path / "mended").run(16)
+    """A person's undoing is seen by the next look, and is the command that it ever was; so does the fault's end."""
+    undone, repaired = out(tmp_path / "undone").run(16), out(tmp_path / "repaired").run(16)
     undone.cluster.update("n1", "resume")
     undone.step()
     assert undone.store.open_remediation() is None
     assert polled(undone) == POLL_S
-    mended.reset_gpu()
-    mended.step()
-    assert polled(mended) == POLL_S
+    repaired.reset_gpu()
+    repaired.step()
+    assert polled(repaired) == POLL_S
 
 
 def test_a_case_that_cannot_be_looked_at_is_not_asked_for_more_often(tmp_path: Path) -> None:
@@ -53,11 +53,11 @@ def test_without_a_case_nothing_is_calm(tmp_path: Path) -> None:
     """A fault that is told by nobody but the next look must not wait."""
     world = World(tmp_path, calm_s=CALM_S)
     assert polled(world.run(40)) == POLL_S
-    world.orders(OUT)
+    world.execute(OUT)
     assert polled(world.run(4)) == POLL_S
 
 
 def test_the_story_ends_as_it_does_without(tmp_path: Path) -> None:
-    """Out, mended, verified, back: the calm changes when it is looked at, and nothing that is done."""
+    """Out, repaired, verified, back: the calm changes when it is looked at, and nothing that is done."""
     plain, calm = quarantine_story(tmp_path / "plain"), quarantine_story(tmp_path / "calm", calm_s=CALM_S)
     assert calm.run_to_end().ending() == plain.run_to_end().ending()

@@ -38,7 +38,7 @@ def approved_story(folder: Path) -> World:
 
     def approves() -> None:
         assert world.provisioner.requests == 0, "nothing was approved yet"
-        outcome = world.orders(APPROVE)
+        outcome = world.execute(APPROVE)
         assert outcome.done, outcome.message
 
     return world.at(APPROVED_AT_S, approves)

@@ -141,7 +141,7 @@ def test_a_right_that_the_controller_lacks_gives_no_machine_away(answer: Request
 @pytest.mark.parametrize("at_one_moment", [False, True])
 def test_requests_of_others_count_against_the_day(at_one_moment: bool, tmp_path: Path) -> None:
     """The controller holds each to its hour alone: four nodes that wait there use up a day of four, also where they ask
-    while this one does. It pages, its request is not left, and an operator may order it all the same."""
+    while this one does. It pages, its request is not left, and an operator may command it all the same."""
     world = asking(tmp_path)
     world.rules = replace(world.rules, replacements_per_day=4)
 
@@ -161,7 +161,7 @@ def test_requests_of_others_count_against_the_day(at_one_moment: bool, tmp_path:
     assert "waits: 4 machines were replaced or requested within a day, 4 may be" in world.message[-1]
     assert world.engine.decision.action is Action.PAGE
     assert not (parse(world.orchestrator.read_record()) or HandoffRecord()).asks
-    world.orders(Command(verb=Verb.REPAIR, who="uid 0", why="it has to go", remedy=Remedy.REPLACE_NODE))
+    world.execute(Command(verb=Verb.REPAIR, who="uid 0", why="it has to go", remedy=Remedy.REPLACE_NODE))
     world.run(5)
     assert (parse(world.orchestrator.read_record()) or HandoffRecord()).asks
 

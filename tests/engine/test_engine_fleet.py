@@ -79,7 +79,7 @@ def test_where_a_drain_would_be_a_replacement_the_slot_is_given_back_as_well(tmp
     assert "many at once" in world.message[-1]
 
 
-def test_a_node_that_is_out_already_is_not_mended_while_many_have_what_it_has(tmp_path: Path) -> None:
+def test_a_node_that_is_out_already_is_not_repaired_while_many_have_what_it_has(tmp_path: Path) -> None:
     """Repairs of that kind are held as well: drained as the first of many, it reboots when it is alone with it."""
     world = repair_story(tmp_path, max_out="50%")
     world.at(30, lambda: see_it_too(world, code="gpu.xid.79"))

@@ -59,14 +59,14 @@ def test_it_is_said_what_a_repair_waits_for(tmp_path: Path) -> None:
 
 
 def test_an_ordered_repair_waits_for_the_end_of_the_window(tmp_path: Path) -> None:
-    """Its dry run says so. Who made the window can end it, and then the order is carried out."""
+    """Its dry run says so. Who made the window can end it, and then the command is carried out."""
     world = World(tmp_path)
-    world.at(10, lambda: world.orders(OUT)).run(8)
+    world.at(10, lambda: world.execute(OUT)).run(8)
     window_opens(world)
-    order = Command(verb=Verb.REPAIR, who="uid 0", why="bad", remedy=Remedy.REBOOT_NODE)
-    lines = world.engine.rehearse(order, world.clock.now()).lines
+    command = Command(verb=Verb.REPAIR, who="uid 0", why="bad", remedy=Remedy.REBOOT_NODE)
+    lines = world.engine.rehearse(command, world.clock.now()).lines
     assert any("waits for the end of maintenance window maintenance; then" in line for line in lines), lines
-    assert world.orders(order).done
+    assert world.execute(command).done
     world.run(20)
     assert world.provisioner.requests == 0
     assert "maintenance window maintenance is on the node" in world.message[-1]

@@ -198,8 +198,8 @@ def test_a_person_s_order_passes_the_bound_of_a_day(tmp_path: Path) -> None:
     """The same remediation goes on, with its drain and its place; the node is back after it was out for its fault."""
     world = with_a_busy_day(tmp_path)
     text = world.hold_text
-    obeyed = world.orders(Command(verb=Verb.REPAIR, who="uid 0", why="seen it", remedy=Remedy.REPLACE_NODE))
-    assert obeyed.done, obeyed.message
+    outcome = world.execute(Command(verb=Verb.REPAIR, who="uid 0", why="seen it", remedy=Remedy.REPLACE_NODE))
+    assert outcome.done, outcome.message
     world.run(5)
     assert (world.provisioner.replacements, world.hold_text) == (1, text)
     world.run_to_end()
@@ -228,7 +228,7 @@ def test_a_fault_that_is_not_seen_any_more_is_not_over(tmp_path: Path, trouble: 
     )
     assert "journalctl is not installed" in world.message[-1]
     assert (world.engine.decision.action, world.ending().releases) == (Action.PAGE, 0)
-    world.orders(IN)
+    world.execute(IN)
     assert world.run_to_end().ending().in_service
 
 
@@ -299,17 +299,17 @@ def test_a_node_that_comes_and_goes_is_let_in_four_times_a_day(tmp_path: Path, m
 
 
 def test_what_an_operator_lets_in_uses_up_no_return(tmp_path: Path) -> None:
-    """Bad for 70 s of every ten minutes, and released by order the first time: four returns of its own follow, and no
+    """Bad for 70 s of every ten minutes, and released by command the first time: four returns of its own follow, and no
     fifth. Then an operator lets it in once more, and it stays out for the next time at once."""
     world = World(tmp_path / "n1", mode=Mode.QUARANTINE)
     loose = Trouble(code="gpu.pcie.degraded", remedy=Remedy.REBOOT_NODE, clears_by=None)
     for second in range(10, 20 * 3_600, 600):
         world.at(second, lambda: world.levels.add(loose)).at(second + 70, lambda: world.levels.discard(loose))
-    world.at(85, lambda: world.orders(IN)).run(4 * 720)
+    world.at(85, lambda: world.execute(IN)).run(4 * 720)
     assert (world.ending().releases, told(world)) == (5, ["return gpu.pcie.degraded"] * 4)
     world.run(720)
     assert world.ending().releases == 5
-    world.at(5 * 3_600 + 150, lambda: world.orders(IN)).run(720)
+    world.at(5 * 3_600 + 150, lambda: world.execute(IN)).run(720)
     assert (world.ending().releases, world.orchestrator.view().in_service) == (6, False)
     assert world.engine.decision.action is Action.PAGE
 
@@ -324,7 +324,7 @@ def storm(world: World, others: int) -> None:
 
 def test_a_slow_storm_holds_reboots_and_is_one_story(tmp_path: Path) -> None:
     """The eighth node within a day is drained and stays out; what it tells is the same on every node, under one key. An
-    order passes."""
+    command passes."""
     world = World(tmp_path / "n1", mode=Mode.REPAIR)
     storm(world, 7)
     world.at(10, lambda: world.log_line(XID_79)).run(40)
@@ -345,7 +345,7 @@ def test_a_slow_storm_holds_reboots_and_is_one_story(tmp_path: Path) -> None:
     assert [topic.key for topic in page if topic.key.startswith("page ")] == ["page fleet gpu.xid.79"]
     assert (world.provisioner.requests, world.hold_text != "") == (0, True)
     assert " driver=580.95 kernel=6.14 image=ami-1" in world.cluster.nodes[NODE].record
-    world.orders(Command(verb=Verb.RELEASE, who="uid 0", why="known", forced=True))
+    world.execute(Command(verb=Verb.RELEASE, who="uid 0", why="known", forced=True))
     assert world.run_to_end().ending().in_service
 
 

@@ -35,7 +35,7 @@ from tests.support.engine_wire import kill
 TEXT_79 = "healthd: gpu.xid.79 gpu:GPU-5e1f [c1]"
 NO_DRIVER = Trouble(code="efa.driver_absent", remedy=Remedy.ASK_HUMAN, clears_by=None)
 REBOOT = Command(verb=Verb.REPAIR, who="uid 0", why="now", remedy=Remedy.REBOOT_NODE)
-MEND = Command(verb=Verb.REPAIR, who="uid 0", why="now")
+REPAIR_IT = Command(verb=Verb.REPAIR, who="uid 0", why="now")
 
 
 def rule(code: str, *, ladder: Ladder | None = None, mode: Mode = Mode.REPAIR) -> Rule:
@@ -105,7 +105,7 @@ def test_where_the_place_alone_fences_it_is_raised_too(tmp_path: Path) -> None:
     assert (ending, world.provisioner.requests) == (replace(WELL, drains=0, releases=0), 1)
 
 
-def test_a_fault_behind_another_is_repaired_once_that_is_mended(tmp_path: Path) -> None:
+def test_a_fault_behind_another_is_repaired_once_that_is_repaired(tmp_path: Path) -> None:
     """A driver that is absent is for a person; a GPU that falls off the bus meanwhile is rebooted and ends the page."""
     world = World(tmp_path, mode=Mode.REPAIR)
     ruled(world, rule("gpu.xid.79", mode=Mode.QUARANTINE))
@@ -228,7 +228,7 @@ def test_what_users_bring_about_takes_no_slot(tmp_path: Path, remedy: Remedy) ->
     assert world.hold_text.startswith("healthd: host.filesystem.full")
 
 
-def test_what_nobody_here_can_mend_is_kept_out_and_pages(tmp_path: Path) -> None:
+def test_what_nobody_here_can_repair_is_kept_out_and_pages(tmp_path: Path) -> None:
     """A worn-out GPU, and nobody who could replace the machine."""
     world = World(tmp_path, mode=Mode.REPAIR)
     world.log_line(WORN_OUT)
@@ -242,22 +242,22 @@ def test_what_nobody_here_can_mend_is_kept_out_and_pages(tmp_path: Path) -> None
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# by order
+# by command
 
 
-@pytest.mark.parametrize("order", [REBOOT, MEND])
+@pytest.mark.parametrize("command", [REBOOT, REPAIR_IT])
 @pytest.mark.parametrize("mode", [Mode.OBSERVE, Mode.QUARANTINE])
-def test_a_node_that_is_only_kept_out_is_mended_by_order(tmp_path: Path, order: Command, mode: Mode) -> None:
+def test_a_node_that_is_only_kept_out_is_repaired_by_command(tmp_path: Path, command: Command, mode: Mode) -> None:
     """Under its own drain and place, in any mode; one reboot, and it comes back when it is well."""
     world = World(tmp_path, mode=Mode.QUARANTINE)
     world.start_job()
     world.log_line(XID_79)
     world.run(10)
     lowered(world, mode)
-    rehearsed = world.engine.rehearse(order, world.clock.now())
+    rehearsed = world.engine.rehearse(command, world.clock.now())
     assert rehearsed.done, rehearsed
     assert rehearsed.lines[0] == "wait_idle  waits for 12 to end"
-    assert world.orders(order).done
+    assert world.execute(command).done
     world.run(2)
     assert (world.hold_text, len(world.cluster.slots)) == (TEXT_79, 1)
     world.restart_daemon()
@@ -272,20 +272,20 @@ def test_a_repair_by_name_is_made_though_the_fault_is_over(tmp_path: Path) -> No
     world.log_line(XID_95)
     world.run(10)
     world.reset_gpu()
-    assert world.orders(REBOOT).done
+    assert world.execute(REBOOT).done
     assert world.run_to_end().ending() == WELL
     assert world.provisioner.requests == 1
 
 
-def test_an_order_to_mend_is_refused_while_it_is_being_mended(tmp_path: Path) -> None:
+def test_an_order_to_repair_is_refused_while_it_is_being_repaired(tmp_path: Path) -> None:
     """A remediation that has a repair of its own is not taken over, nor is one that is not out yet."""
     world = World(tmp_path, mode=Mode.REPAIR)
     world.start_job()
     world.log_line(XID_79)
     for steps in (1, 10):
         world.run(steps)
-        for order in (REBOOT, MEND):
-            assert world.orders(order).refusal is Refusal.REMEDIATION_OPEN
+        for command in (REBOOT, REPAIR_IT):
+            assert world.execute(command).refusal is Refusal.REMEDIATION_OPEN
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -50,7 +50,7 @@ def test_it_is_said_paged_for_and_undone_by_a_release(tmp_path: Path, story: Cal
     told.until(2.5 * 86_400)
     assert [state for _, state in told.states("page ")] == ["wrong", "still", "still"]
     assert told.states("page ")[0][0] <= 600 + 14_400 + 600
-    assert world.orders(IN).done
+    assert world.execute(IN).done
     told.run(30)
     assert world.orchestrator.view().in_service
     assert [told.states(key)[-1][1] for key in ("page ", "node")] == ["over", "over"]
@@ -78,7 +78,7 @@ def test_a_healthy_node_is_read_once_after_a_start_and_no_more(tmp_path: Path) -
 def test_what_somebody_took_over_meanwhile_is_not_undone(tmp_path: Path) -> None:
     """The release reads text, user and stamp again before it undoes anything."""
     world = drained_late(tmp_path / "n1").run(500)
-    assert world.orders(IN).done
+    assert world.execute(IN).done
     world.cluster.update(NODE, "drain", "mine now")
     world.run(30)
     assert world.hold_text == "mine now"
@@ -93,7 +93,7 @@ def test_a_node_that_is_not_healthy_is_released_by_force_alone(tmp_path: Path) -
     world = drained_late(tmp_path / "n1").run(500)
     world.blind = "nvidia-smi: not found"
     world.run(20)
-    refused = world.orders(IN)
+    refused = world.execute(IN)
     assert (refused.done, refused.refusal) == (False, Refusal.NOT_WELL)
     assert world.hold_text == TEXT
     world.close()

@@ -182,7 +182,7 @@ def given_up(tmp_path: Path) -> World:
 
 @pytest.mark.parametrize("step", ["verify", "reboot"])
 def test_a_node_that_was_given_up_is_only_watched_in_observe_mode(tmp_path: Path, step: str) -> None:
-    """Nothing is written to the cluster, and an operator who puts the node back is obeyed as before."""
+    """Nothing is written to the cluster, and an operator who puts the node back is outcome as before."""
     world = given_up(tmp_path) if step == "verify" else repair_story(tmp_path)
     if step == "reboot":
         when(world, "before reboot", refused)

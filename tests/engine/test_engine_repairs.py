@@ -227,7 +227,7 @@ def test_an_operator_takes_a_node_as_its_tests_left_it(tmp_path: Path) -> None:
     world = reset_story(tmp_path)
     world.found_by_tests = "gdrcopy.wrong was found: 3 bytes differ"
     world.run(100)
-    assert world.orders(IN).done
+    assert world.execute(IN).done
     assert world.run_to_end().ending().in_service
     assert world.tested == 1
 
@@ -345,7 +345,7 @@ def test_where_the_place_alone_fences_a_lost_place_is_taken_again(tmp_path: Path
     assert any("verified: healthy since" in text for text in world.audit("step"))
 
 
-def test_a_repaired_node_that_is_not_well_after_its_drain_got_lost_is_tried_again(tmp_path: Path) -> None:
+def test_a_repaired_node_that_is_not_healthy_after_its_drain_got_lost_is_tried_again(tmp_path: Path) -> None:
     """The attempts that it had count; after the last an operator is needed."""
     world = repair_story(tmp_path)
     world.reboot_heals = False
@@ -355,15 +355,15 @@ def test_a_repaired_node_that_is_not_well_after_its_drain_got_lost_is_tried_agai
     assert world.hold_text.startswith("healthd: ")
 
 
-@pytest.mark.parametrize(("order", "ends"), [(IN, "released"), (replace(IN, forced=True), "abandoned")])
+@pytest.mark.parametrize(("command", "ends"), [(IN, "released"), (replace(IN, forced=True), "abandoned")])
 def test_an_order_to_let_a_repaired_node_in_holds_though_its_drain_got_lost(
-    tmp_path: Path, order: Command, ends: str
+    tmp_path: Path, command: Command, ends: str
 ) -> None:
     """Verified first, or where it was forced left in service as it is."""
     world = repair_story(tmp_path)
     repaired_and_forgotten(world)
     world.run(1)
-    assert world.orders(order).done
+    assert world.execute(command).done
     world.run_to_end()
     assert (world.ending().in_service, world.ending().ends) == (True, (ends,))
 
@@ -401,7 +401,7 @@ def test_an_order_is_in_no_hurry_because_a_job_was(tmp_path: Path) -> None:
     """The turn before it was; its own drain waits until its place has settled."""
     world = World(tmp_path)
     hurried(world)
-    world.orders(OUT)
+    world.execute(OUT)
     world.run(1)
     assert (world.ours, len(world.cluster.slots)) == ([], 1)
     assert world.run(4).hold_text.startswith("healthd: operator.quarantine node [")
@@ -503,11 +503,11 @@ UNKNOWN = "what an earlier daemon left with it is not known: no answer within 5 
 
 
 def test_until_it_is_known_what_was_left_nothing_is_begun(tmp_path: Path) -> None:
-    """One lost answer at the start, with a fault open: no remediation adopts the place of an order, which stays one."""
+    """One lost answer at the start, with a fault open: no remediation adopts the slot of a command, which stays."""
     world = World(tmp_path / "w", mode=Mode.REPAIR)
     world.provisioner.state_owner = StateOwner.PLATFORM
     world.run(1)
-    world.orders(OUT)
+    world.execute(OUT)
     world.run(5)
     forget(world)
     world.log_line(XID_95)
@@ -557,19 +557,19 @@ def test_another_machine_with_the_same_fault_pages_although_the_first_answer_was
 
 
 def test_whoever_asks_meanwhile_is_told_so(tmp_path: Path) -> None:
-    """An order and its dry run are refused, a plan has nothing taken out, and it is counted and noted once."""
+    """An command and its dry run are refused, a plan has nothing taken out, and it is counted and noted once."""
     world = World(tmp_path / "w", mode=Mode.REPAIR)
     world.log_line(XID_95)
     when(world, "before slots", no_answer)
     world.run(5)
-    for obeyed in (world.orders(OUT), world.engine.rehearse(IN, world.clock.now())):
-        assert (obeyed.done, obeyed.refusal) == (False, Refusal.UNREADABLE)
-        assert obeyed.message == f"the cluster did not answer, and {UNKNOWN}"
+    for outcome in (world.execute(OUT), world.engine.rehearse(IN, world.clock.now())):
+        assert (outcome.done, outcome.refusal) == (False, Refusal.UNREADABLE)
+        assert outcome.message == f"the cluster did not answer, and {UNKNOWN}"
     (planned,) = world.engine.considered()
     assert planned.decision.refusal is Refusal.UNREADABLE
     assert world.engine.holds_node() is None
     assert len(world.audit("decision")) == 1
-    assert world.engine.stats.refused[Refusal.UNREADABLE] == 2  # the decision, and the order
+    assert world.engine.stats.refused[Refusal.UNREADABLE] == 2  # the decision, and the command
     world.wire.at.clear()
     world.run(4)
     (planned,) = world.engine.considered()
@@ -627,7 +627,7 @@ def asked_and_taken_over(folder: Path) -> World:
 
 
 def test_where_the_request_takes_the_drains_place_the_place_in_the_budget_stays(tmp_path: Path) -> None:
-    """HyperPod rewrites the node's state for what it was asked: that is no order of a person's, and no loss."""
+    """HyperPod rewrites the node's state for what it was asked: that is no command of a person's, and no loss."""
     world = asked_and_taken_over(tmp_path)
     ending = world.run_to_end().ending()
     assert (ending.in_service, ending.ends, ending.drains, ending.releases) == (True, ("released",), 1, 0)
@@ -682,7 +682,7 @@ def test_a_place_that_a_person_takes_away_is_an_order(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("fault", "heals"), [(XID_79, "requests"), (WORN_OUT, "replacements")])
-def test_under_another_ones_maintenance_no_machine_is_mended(tmp_path: Path, fault: Trouble, heals: str) -> None:
+def test_under_another_ones_maintenance_no_machine_is_repaired(tmp_path: Path, fault: Trouble, heals: str) -> None:
     """Our reservation deleted and an administrator's own in its place, while the job still ran: fenced, but not by
     us."""
     world = World(tmp_path, mode=Mode.REPAIR, can_replace=True)

@@ -74,7 +74,7 @@ def test_killed_at_any_boundary_it_ends_in_the_same_place(replay: Replay, name: 
 
 @pytest.mark.sampled(2)
 def test_ended_in_order_at_any_boundary_nothing_is_done_twice_or_begun(replay: Replay, name: str) -> None:
-    """SIGTERM: the step that is under way comes to its end, none follows, no order is taken, and the next daemon goes
+    """SIGTERM: the step that is under way comes to its end, none follows, no command is taken, and the next daemon goes
     on: one drain, one release, one request and one reset, however the end fell."""
     for number, world in replay.at_every_boundary(lambda world: world.engine.end(0.0)):
         boundary = replay.passed[number]
@@ -83,8 +83,8 @@ def test_ended_in_order_at_any_boundary_nothing_is_done_twice_or_begun(replay: R
         passed, now = len(world.wire.passed), world.clock.now()
         assert world.engine.end(0.0), "nothing is under way any more"
         assert "healthd is stopping" in world.engine.reconcile(now)
-        obeyed = world.engine.execute(OUT, now)
-        assert obeyed.refusal is not None, (number, boundary)
+        outcome = world.engine.execute(OUT, now)
+        assert outcome.refusal is not None, (number, boundary)
         assert len(world.wire.passed) == passed, (number, boundary)
         world.restart_daemon()
         ending = world.run_to_end().ending()
@@ -216,7 +216,7 @@ def test_a_reboot_meets_an_admins_hold_only_in_the_window(tmp_path: Path) -> Non
 @pytest.mark.sampled(2)
 def test_an_admin_who_undoes_our_drain_is_obeyed(replay: Replay, name: str) -> None:
     """Not drained again at any boundary, except before our own drain was read back: nobody can have meant a drain that
-    he had not seen. That one is made once more, and undone once more it is obeyed."""
+    he had not seen. That one is made once more, and undone once more it is outcome."""
     again = set()
     for number, world in replay.at_every_boundary(admin_undrains):
         while number >= len(world.wire.passed):
@@ -231,7 +231,7 @@ def test_an_admin_who_undoes_our_drain_is_obeyed(replay: Replay, name: str) -> N
 
 
 def test_an_undone_drain_is_acknowledged_until_the_fault_ends_and_comes_back(tmp_path: Path) -> None:
-    """The order holds for the fault that the person saw, through restarts, and not for the next one."""
+    """The command holds for the fault that the person saw, through restarts, and not for the next one."""
     world = World(tmp_path)
     world.at(10, lambda: world.log_line(XID_95)).at(60, lambda: admin_undrains(world)).at(90, world.restart_daemon)
     world.run(60)
@@ -287,7 +287,7 @@ def test_a_drain_that_the_controller_lost_is_no_order_while_nothing_may_be_done(
     tmp_path: Path, stop: Callable[[World], None]
 ) -> None:
     """It is not made again either, until something may be done; one that was kept over a restart, and then undone, is
-    an order."""
+    a command."""
     world = World(tmp_path / "lost")
     allowed = world.rules
     world.at(10, lambda: world.log_line(XID_95))
@@ -374,7 +374,7 @@ def test_while_the_cluster_is_silent_nothing_is_touched(replay: Replay, steps: i
 
 @pytest.mark.sampled(2)
 def test_a_controller_that_loses_our_drain_gets_it_again(replay: Replay) -> None:
-    """A restart that forgot the drain, at any boundary, is not a person's order: nothing is acknowledged, and a node
+    """A restart that forgot the drain, at any boundary, is not a person's command: nothing is acknowledged, and a node
     whose fault is open is out again. While a reboot that was asked for is awaited nobody looks: lost in that time, the
     node comes back as Slurm's own DOWN, and is left to a person."""
     for number, world in replay.at_every_boundary(lambda world: world.cluster.restart(losing=[NODE]), half=True):
@@ -488,7 +488,7 @@ def test_a_release_that_was_applied_is_known_for_ours_though_the_mode_was_lowere
 @pytest.mark.parametrize("late_s", [60.0, 240.0])
 def test_an_undrain_that_is_applied_late_meets_no_other_drain_of_ours(tmp_path: Path, late_s: float) -> None:
     """An undrain that got no answer may have been sent twice: as long as one may still be applied the node keeps its
-    place, so that no new drain is there to be undone, which would read as a person's order."""
+    place, so that no new drain is there to be undone, which would read as a person's command."""
     world = World(tmp_path)
     world.at(10, lambda: world.log_line(XID_95)).at(60, world.reset_gpu)
 

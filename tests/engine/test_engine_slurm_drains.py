@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from healthd.core.model import Action, Mode, Refusal
 from healthd.remediation.decide.commands import Command, Verb
-from healthd.remediation.decide.paging import ORDERED_FOR_S
+from healthd.remediation.decide.paging import OUT_BY_COMMAND_S
 from healthd.remediation.decide.remediation import End
 from tests.support.engine_replay import ADMIN, WELL, Replay
 from tests.support.engine_rig import NODE, STEP_S, XID_79, XID_95, World, replace_story
@@ -63,13 +63,13 @@ def test_kill_task_failed_is_survived_with_a_kill_at_every_boundary(tmp_path: Pa
 def test_an_order_counts_from_when_it_was_given_whatever_slurm_writes_over_its_drain(tmp_path: Path) -> None:
     """Its disk is lost as well, so that only the drain told when that was. It pages a day after it, and no later."""
     world = World(tmp_path, mode=Mode.REPAIR)
-    world.orders(Command(verb=Verb.QUARANTINE, who="uid 0", why="psu looks odd"))
+    world.execute(Command(verb=Verb.QUARANTINE, who="uid 0", why="psu looks odd"))
     drained_s = world.run(6).clock()
     world.clock.advance(43_200.0)
     world.lose_store()
     world.run(6).cluster.drains_by_itself(NODE)
     _until(world, "out by command")
-    world.clock.advance(drained_s + ORDERED_FOR_S - world.clock() - 120.0)
+    world.clock.advance(drained_s + OUT_BY_COMMAND_S - world.clock() - 120.0)
     pages = []
     for seconds in (0.0, 180.0):
         world.clock.advance(seconds)
@@ -100,7 +100,7 @@ def test_slurms_text_comes_at_any_boundary_and_the_node_comes_back(tmp_path: Pat
 
 
 def test_a_person_who_drains_over_slurms_text_keeps_the_node(tmp_path: Path) -> None:
-    """Ours, then Slurm's, then a person's: the last one is an order, and is touched by nobody."""
+    """Ours, then Slurm's, then a person's: the last one is a command, and is touched by nobody."""
     world = World(tmp_path, mode=Mode.QUARANTINE).at(10, lambda: world.log_line(XID_79))
     world.at(60, lambda: world.cluster.drains_by_itself(NODE))
     while not any("over our drain" in text for text in world.audit("step")):

@@ -267,5 +267,5 @@ def test_an_order_finds_the_case_that_waits_for_its_drain(tmp_path: Path) -> Non
     fault_without_an_answer(world, "quarantine", 60.0)
     world.reset_gpu()
     world.run(2)
-    assert world.orders(IN).done
+    assert world.execute(IN).done
     assert world.run_to_end().ending() == WELL

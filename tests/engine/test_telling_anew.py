@@ -74,7 +74,7 @@ def test_a_person_who_was_asked_for_is_needed_until_the_engine_has_decided(tmp_p
     world.close()
 
 
-def test_a_node_that_is_out_until_a_person_has_mended_it_needs_one_after_a_restart_too(tmp_path: Path) -> None:
+def test_a_node_that_is_out_until_a_person_has_repaired_it_needs_one_after_a_restart_too(tmp_path: Path) -> None:
     """Its remediation is gone on with and nothing is decided: the call is over when the node is back, as without a
     restart."""
     world = World(tmp_path / "n1")

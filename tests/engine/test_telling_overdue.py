@@ -217,27 +217,27 @@ def test_an_operator_who_resumes_every_node_acknowledges_what_was_known_for_a_da
     told.run(5)
     assert world.orchestrator.view().in_service
     told.until(1.5 * DAY_S)
-    assert "gpu.missing" in world.hold_text, "the order has ended"
+    assert "gpu.missing" in world.hold_text, "the command has ended"
     assert [state for _, state in told.states("gpu.missing")] == ["wrong", "now", "now"]
     assert {state for _, state in told.states("gpu.")} <= AROUND
     assert world.clock.now() - faults[str(GPU), "gpu.missing"].first > timedelta(days=1)
     world.close()
 
 
-def test_a_node_that_is_out_by_order_is_recalled_each_day(tmp_path: Path) -> None:
+def test_a_node_that_is_out_by_command_is_recalled_each_day(tmp_path: Path) -> None:
     """The operator knows of it, so not after four hours; and is not left to forget it."""
     world = World(tmp_path / "n1", mode=Mode.OBSERVE)
-    world.at(10, lambda: world.orders(OUT))
+    world.at(10, lambda: world.execute(OUT))
     told = Told(world).run(10).until(2.5 * DAY_S)
     assert [round(at / DAY_S) for at, _ in told.states("page ")] == [1, 2]
     assert "`healthd release` puts the node back" in told.words("page ", "wrong")[0]
     world.close()
 
 
-def test_a_node_that_is_out_by_order_is_recalled_in_time_after_its_disk_was_lost(tmp_path: Path) -> None:
+def test_a_node_that_is_out_by_command_is_recalled_in_time_after_its_disk_was_lost(tmp_path: Path) -> None:
     """The drain was made before the daemon that found it began."""
     world = World(tmp_path / "n1", mode=Mode.OBSERVE)
-    world.at(10, lambda: world.orders(OUT)).at(8 * 3_600.0, world.lose_store)
+    world.at(10, lambda: world.execute(OUT)).at(8 * 3_600.0, world.lose_store)
     told = Told(world).run(10).until(2.5 * DAY_S)
     assert "our drain was found" in "".join(world.audit("step"))
     assert [round(at / DAY_S, 1) for at, _ in told.states("page ")] == [1.0, 2.0]
@@ -269,7 +269,7 @@ def test_a_node_whose_order_is_made_again_is_recalled_a_day_after_the_order(tmp_
     """The controller restarts after hours and loses the drain, which is made again: no page for that, and no day more
     of silence."""
     world = World(tmp_path / "n1", mode=Mode.OBSERVE)
-    world.at(10, lambda: world.orders(OUT)).at(8 * 3_600.0, lambda: world.cluster.restart(losing=[NODE]))
+    world.at(10, lambda: world.execute(OUT)).at(8 * 3_600.0, lambda: world.cluster.restart(losing=[NODE]))
     told = Told(world).run(10).until(2.5 * DAY_S)
     assert "made again" in "".join(world.audit("step"))
     assert [round(at / DAY_S, 1) for at, _ in told.states("page ")] == [1.0, 2.0]
@@ -295,10 +295,10 @@ def test_a_job_that_is_waited_for_while_faults_take_turns_pages_in_time(tmp_path
 
 
 def test_a_release_by_force_ends_what_was_told_of_the_case(tmp_path: Path) -> None:
-    """The order ends the remediation between two turns: the node is said to be in service, and nothing stands that a
+    """The command ends the remediation between two turns: the node is said to be in service, and nothing stands that a
     later boot would end."""
     world = World(tmp_path / "n1", mode=Mode.QUARANTINE)
-    world.at(10, lambda: world.log_line(XID_95)).at(100, lambda: world.orders(replace(IN, forced=True)))
+    world.at(10, lambda: world.log_line(XID_95)).at(100, lambda: world.execute(replace(IN, forced=True)))
     told = Told(world).run(60)
     assert world.orchestrator.view().in_service
     assert [state for _, state in told.states("node")] == ["wrong", "ended"]

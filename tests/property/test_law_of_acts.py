@@ -146,10 +146,10 @@ class Life:
         if step not in ACTS:
             return
         self.made[remediation.id, ACTS[step]] += 1
-        drivers = [] if remediation.order else list(self._drivers(ACTS[step]))
-        assert remediation.order or drivers, f"{step} although no open fault calls for it: {self._trail()}"
+        drivers = [] if remediation.command else list(self._drivers(ACTS[step]))
+        assert remediation.command or drivers, f"{step} although no open fault calls for it: {self._trail()}"
         named = [component for code, component in drivers if code == remediation.code]
-        assert remediation.order or remediation.component in named, (
+        assert remediation.command or remediation.component in named, (
             f"{step} for {drivers} under the name of {remediation.code}"
         )
 
@@ -175,7 +175,7 @@ class Life:
         for _ in range(QUIET_STEPS):
             self._step()
         remediation = world.store.open_remediation()
-        ordered = remediation is not None and (remediation.end is End.FAILED or bool(remediation.order))
+        ordered = remediation is not None and (remediation.end is End.FAILED or bool(remediation.command))
         assert ordered or world.orchestrator.view().in_service, self._trail()
 
     def _trail(self) -> str:
@@ -229,7 +229,7 @@ class Life:
         self.world.restart_daemon()
 
     def _order(self, number: int) -> None:
-        self.world.orders(REPAIR_BY_NAME if number % 3 else RELEASE)
+        self.world.execute(REPAIR_BY_NAME if number % 3 else RELEASE)
 
     def _resume(self, number: int) -> None:
         """An operator puts the node back in service: what is open is acknowledged."""

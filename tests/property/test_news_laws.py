@@ -179,7 +179,7 @@ def stands(draw: st.DrawFn) -> RemediationStatus:
         fenced=draw(st.booleans()),
         good_since=draw(st.sampled_from((None, since))),
         asks=draw(st.sampled_from((None, Refused(kind=Refusal.PERSON, words="only an operator can repair it")))),
-        order=draw(st.sampled_from(("", "uid 0"))),
+        command=draw(st.sampled_from(("", "uid 0"))),
         note="as it is",
     )
     return RemediationStatus(

@@ -200,7 +200,7 @@ class Invariants:
     def _let_in(self, name: str) -> None:
         """By healthd's own decision: what an operator lets in is theirs to answer for."""
         remediation = self.remediation(name)
-        if remediation is not None and not remediation.release_order:
+        if remediation is not None and not remediation.release_command:
             self.released[name].append((self._ground.timeline.s, (remediation.code, self._nodes[name].instance)))
             self.returns_are_bounded(name)
 
@@ -440,7 +440,7 @@ class Invariants:
         told = self.told[name]
         is_paged = any(asks_for_a_person(key) for key in told.standing)
         seen.silent_s = _since(seen.silent_s, seen.held_s is not None and not is_paged, s)
-        most_s = REPEAT_S if remediation is not None and remediation.order else OVERDUE_S
+        most_s = REPEAT_S if remediation is not None and remediation.command else OVERDUE_S
         most_s += 0.0 if self._nodes[name].has_machine else WITHOUT_MACHINE_S
         later_s = self._unwatched_s(name)
         most_s += later_s
@@ -533,7 +533,7 @@ class Invariants:
         daemon = node.daemon
         lives = daemon is not None and daemon.alive and node.is_sound and not self._ground.slurm.nodes[name].jobs
         is_over = lives and daemon is not None and not daemon.monitor.still_open()
-        kept = remediation is not None and (remediation.end is End.FAILED or bool(remediation.order))
+        kept = remediation is not None and (remediation.end is End.FAILED or bool(remediation.command))
         asked = (
             remediation is not None
             and remediation.step in (Step.REBOOT, Step.REPLACE)
@@ -609,7 +609,7 @@ class Invariants:
         """Whether an operator ordered what is done to a node."""
         remediation = self.remediation(name)
         return (
-            bool(remediation is not None and remediation.order)
+            bool(remediation is not None and remediation.command)
             or self._ground.timeline.s - self.ordered.get(name, -DAY) < HOUR
         )
 

@@ -284,7 +284,7 @@ class Law:
             self._timeline.after(10 * MINUTE, lambda: self._order(name, order))
             return
         try:
-            obeyed = daemon.engine.execute(order, node.wall.now())
+            outcome = daemon.engine.execute(order, node.wall.now())
         except Killed:
             self._watch.ordered[name] = self._timeline.s  # it may be on disk
             node.kill_daemon()
@@ -293,10 +293,10 @@ class Law:
             self._watch.note(name, f"ordered {order.verb}: {error}")
             self._watch.ordered[name] = self._timeline.s  # what did not answer, or was not written, may be applied
             return
-        self._watch.note(name, f"ordered {order.verb}: {obeyed.message}")
-        if obeyed.done:
+        self._watch.note(name, f"ordered {order.verb}: {outcome.message}")
+        if outcome.done:
             self._watch.ordered[name] = self._timeline.s
-        elif obeyed.refusal is Refusal.UNREADABLE:
+        elif outcome.refusal is Refusal.UNREADABLE:
             self._timeline.after(10 * MINUTE, lambda: self._order(name, order))
         daemon.wake()
 

@@ -152,7 +152,7 @@ class World:
         self.message: list[str] = []
         self.turned_at: list[datetime] = []
         self.kills = 0
-        self.obeyed: CommandOutcome | None = None
+        self.outcome: CommandOutcome | None = None
         self.held_by_at_reboot: list[str] = []
         self.bucket: Callable[[Remediation], str] | None = None
         self.found_by_tests, self.tests_take_s, self.tested = "", 0.0, 0
@@ -222,18 +222,18 @@ class World:
         """A fault is seen in the kernel log."""
         self._absorb(LOG, judged([trouble.finding()]))
 
-    def orders(self, order: Command) -> CommandOutcome:
-        """A person orders something of the daemon. One that is killed meanwhile is asked once more when it is back:
-        what came of it is not known, and the answer to the second asking tells."""
+    def execute(self, command: Command) -> CommandOutcome:
+        """Execute an operator's command. A daemon that is killed meanwhile is asked once more when it is back: the
+        result is not known, and the second answer shows it."""
         while True:
             try:
-                self.obeyed = self.engine.execute(order, self.clock.now())
+                self.outcome = self.engine.execute(command, self.clock.now())
             except Killed:
                 self.restart_daemon()
                 continue
             except StoreError as error:
-                self.obeyed = CommandOutcome(done=False, message=str(error))
-            return self.obeyed
+                self.outcome = CommandOutcome(done=False, message=str(error))
+            return self.outcome
 
     def reset_gpu(self) -> None:
         """A person resets the GPU, and a check sees it."""
@@ -494,8 +494,8 @@ STORIES = {
 def ordered_story(folder: Path, **options: object) -> World:
     """A person has a good node taken out in observe mode, and later let in again: drained, out, verified, released."""
     world = World(folder, mode=Mode.OBSERVE, **options)  # type: ignore[arg-type]
-    world.at(3, world.start_job).at(10, lambda: world.orders(OUT)).at(60, world.end_jobs)
-    return world.at(90, lambda: world.orders(IN))
+    world.at(3, world.start_job).at(10, lambda: world.execute(OUT)).at(60, world.end_jobs)
+    return world.at(90, lambda: world.execute(IN))
 
 
 def lowered(world: World, mode: Mode) -> None:

@@ -160,7 +160,7 @@ class Life(ABC, Generic[Ending]):
         """From now on its check finds this."""
         (self.machine / "fault").write_text(f"{code} {remedy}\n")
 
-    def is_mended(self) -> None:
+    def is_repaired(self) -> None:
         """Its check finds nothing any more."""
         (self.machine / "fault").unlink(missing_ok=True)
 

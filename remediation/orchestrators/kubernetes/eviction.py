@@ -60,8 +60,8 @@ class GangMode(StrEnum):
 
 
 class PodState(StrEnum):
-    """The state of a pod in a drain. STAYS: it is no part of a drain. CAME: it came back to the node, or ignores its taint, and is
-    left alone. FORBIDDEN: a rule would have to allow its eviction."""
+    """The state of a pod in a drain. STAYS: it is no part of it. CAME: it came back to the node, or ignores its taint,
+    and is left alone. FORBIDDEN: a rule would have to allow its eviction."""
 
     STAYS = "stays"
     CAME = "came"

@@ -1,4 +1,4 @@
-"""Lives of ``healthd controller``, for ``killed_kube_lives``: a node asks, its pod is evicted, its machine is mended.
+"""Lives of ``healthd controller``, for ``killed_kube_lives``: a node asks, its pod is evicted, its machine is repaired.
 
 Each has a namespace of its own, with its Leases, two nodes and two pods; the second of each is nobody's to touch.
 """

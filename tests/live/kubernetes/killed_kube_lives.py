@@ -81,7 +81,7 @@ class KubeLife(Life[Ending]):
 
 
 class AgentLife(KubeLife):
-    """A node breaks, is taken out, mended by whoever it is, proves itself and is let in. ``code`` and ``remedy``: of
+    """A node breaks, is taken out, repaired by whoever it is, proves itself and is let in. ``code`` and ``remedy``: of
     what it has; ``provisioner``: the kind, which asks the controller."""
 
     code: ClassVar[str] = "gpu.xid.79"
@@ -111,7 +111,7 @@ class AgentLife(KubeLife):
         elif not rest.step and not rest.calling:
             return False
         elif self.provisioner == "none" and rest.step == "verify":
-            self.is_mended()
+            self.is_repaired()
         return True
 
     def is_answered(self, record: HandoffRecord) -> None:
@@ -127,7 +127,7 @@ class AgentLife(KubeLife):
             self.is_followed()
         else:
             self.boots()
-            self.is_mended()
+            self.is_repaired()
 
     def as_begun(self, record: HandoffRecord) -> HandoffRecord:
         """The record with the entry in its history that the controller makes, where a life depends on it."""
@@ -188,7 +188,7 @@ how = "api"
 
 
 class QuarantineLife(AgentLife):
-    """Nobody can mend the node from here: it is out until somebody has."""
+    """Nobody can repair the node from here: it is out until somebody has."""
 
     provisioner = "none"
 

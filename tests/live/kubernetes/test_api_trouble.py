@@ -84,7 +84,7 @@ def out_in(trouble: Trouble, name: str, lab: TroubleLab) -> None:
         assert _endured(node) > 0
         assert (node.acts()[-1], node.is_tainted) == ("taint", True)
         node.proxy.heal()
-        node.is_mended()
+        node.is_repaired()
         _came_through(node)
 
 
@@ -93,7 +93,7 @@ def back_in(trouble: Trouble, name: str, lab: TroubleLab) -> None:
     with lab.node(name) as node:
         _taken_out(node)
         node.proxy.fail(trouble.then, times=None)
-        node.is_mended()
+        node.is_repaired()
         assert _endured(node) > 0
         assert (node.acts()[-1], node.is_tainted) == ("taint", True)
         for act in REMEDIATION[4:]:
@@ -113,7 +113,7 @@ def rotated_in(state: str, name: str, lab: TroubleLab) -> None:
         if state == "well":
             node.breaks()
         else:
-            node.is_mended()
+            node.is_repaired()
         # The server remembers a token that it found good for 10 s.
         done = node.acts()
         node.wait(lambda: any(seen.status == 401 for seen in node.proxy.seen), "the token to be refused")
@@ -122,7 +122,7 @@ def rotated_in(state: str, name: str, lab: TroubleLab) -> None:
         node.token.write_text(fresh)
         if state == "well":
             node.is_taken_out()
-            node.is_mended()
+            node.is_repaired()
         node.wait(lambda: node.is_clean, "the end of the remediation")
         assert REMEDIATION[: len(done)] == done
         assert REMEDIATION[: len(refused)] == refused
@@ -142,13 +142,13 @@ def skewed_in(seconds: int, state: str, name: str, lab: TroubleLab) -> None:
             assert node.acts() == ()
             node.has_its_clock_set(0)
             node.is_taken_out()
-            node.is_mended()
+            node.is_repaired()
         else:
             _taken_out(node)
             node.has_its_clock_set(seconds)
             node.endures(OUTAGE_S)
             assert (node.acts()[-1], node.is_tainted) == ("taint", True)
-            node.is_mended()
+            node.is_repaired()
             node.endures(OUTAGE_S)
             clock.is_off_by(0)
         node.wait(lambda: node.is_clean, "the end of the remediation")
@@ -286,7 +286,7 @@ def test_a_server_that_is_killed_or_stands_still_while_nodes_are_at_every_step(
             nodes[act].is_taken_out()
         for act in REMEDIATION:
             nodes[act].arm(act, first, faults.HANGS)
-            (nodes[act].breaks if act in REMEDIATION[:4] else nodes[act].is_mended)()
+            (nodes[act].breaks if act in REMEDIATION[:4] else nodes[act].is_repaired)()
         for act in REMEDIATION:
             nodes[act].meets_it(act)
         before = {act: node.acts() for act, node in nodes.items()}
@@ -296,7 +296,7 @@ def test_a_server_that_is_killed_or_stands_still_while_nodes_are_at_every_step(
             assert node.acts()[: len(before[act])] == before[act]
         for act in REMEDIATION[:4]:
             nodes[act].is_taken_out()
-            nodes[act].is_mended()
+            nodes[act].is_repaired()
         for act in REMEDIATION:
             _came_through(nodes[act])
         assert nodes["at rest"].acts() == ()

@@ -115,7 +115,7 @@ class Agent:
         time.sleep(self.dice.random() * PAUSE_S)
 
     def report(self) -> None:
-        """Something breaks or is mended, and a minute passes."""
+        """Something breaks or is repaired, and a minute passes."""
         broken = tuple(each for each in FAULTS if self.dice.random() < 0.3)
         self.known = replace(WELL, diagnoses=broken)
         self.run(60)

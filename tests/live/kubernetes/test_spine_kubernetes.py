@@ -91,7 +91,7 @@ def test_who_takes_our_taint_away_is_obeyed(control_plane: ControlPlane, nodes: 
     node.daemon.kernel_says(UNCONTAINED.format(pci=PCI))
     node.daemon.wait(lambda: "out until it is healthy" in node.daemon.log_text(), 15, "tainted and waiting")
     control_plane.admin.patch("/api/v1/nodes/n1", {"spec": {"taints": []}}, kind="merge").must()
-    node.daemon.wait(lambda: "that acknowledges the fault" in node.daemon.log_text(), 15, "obeyed")
+    node.daemon.wait(lambda: "that acknowledges the fault" in node.daemon.log_text(), 15, "outcome")
     control_plane.wait(lambda: not control_plane.claims(), 10, "the claim to be given back")
     time.sleep(1.5)
     assert node.taints() == set()

@@ -132,7 +132,7 @@ class Node:
         self.kubelet.pods = [pod("train-0", devices={"nvidia.com/gpu": 8})]
         self._kernel_says(UNCONTAINED)
 
-    def is_mended(self) -> None:
+    def is_repaired(self) -> None:
         """The job has ended, and the fault is over."""
         self._kernel_says(RECOVERED)
         self.kubelet.pods = []

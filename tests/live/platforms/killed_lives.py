@@ -151,7 +151,7 @@ unanswered_s = 20.0
             self.new_machine(self.owner.launches())
         else:
             self.boots()
-            self.is_mended()
+            self.is_repaired()
         self.owner.acts()
 
 

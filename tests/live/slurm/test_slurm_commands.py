@@ -70,7 +70,7 @@ def slots(lab: SlurmLab) -> list[str]:
     return [line for line in listed if f"Nodes={NAME} " in line and line.startswith("ReservationName=healthd-")]
 
 
-def test_a_node_is_taken_out_by_order_stays_out_and_comes_back_by_order(slurm: SlurmLab, node: RunningNode) -> None:
+def test_a_node_is_taken_out_by_command_stays_out_and_comes_back_by_command(slurm: SlurmLab, node: RunningNode) -> None:
     """In observe mode, with nothing wrong: drained, also after a kill -9 and a restart; then verified and IDLE."""
     done = ask(node, "quarantine", "--reason", "psu looks odd")
     assert (done.returncode, done.stdout.startswith("remediation ")) == (0, True), done.stderr
@@ -117,7 +117,7 @@ def test_a_drain_of_somebody_else_is_no_ones_to_order_away(slurm: SlurmLab, node
         assert (refused.returncode, 'held by root with "admin: psu"' in refused.stderr) == (1, True), refused
     time.sleep(1.0)
     assert (slurm.shows(NAME, "Reason"), slots(slurm)) == (text, [])
-    assert node.log_text().count("order: refused: ") == 4
+    assert node.log_text().count("command: refused: ") == 4
     slurm.update(NAME, "state=undrain")
 
 
@@ -216,14 +216,14 @@ def test_a_rehearsed_repair_changes_nothing(slurm: SlurmLab, node: RunningNode) 
     assert "it is idle now" in told.stdout
     time.sleep(0.5)
     assert (slurm.state(NAME).startswith(before.split("+")[0]), slots(slurm)) == (True, [])
-    assert "order" not in {event.kind for event in node.events()}
+    assert "command" not in {event.kind for event in node.events()}
     nobody = ask(node, "repair", "--step", "reboot")
     assert (nobody.returncode, "(no terminal); pass --yes or --dry-run" in nobody.stderr) == (64, True)
     cannot = ask(node, "repair", "--step", "replace", "--dry-run")
     assert (cannot.returncode, "the local provisioner has no replace_node" in cannot.stdout) == (1, True)
 
 
-def test_a_repair_that_fails_is_given_up_and_released_by_order(slurm: SlurmLab, node: RunningNode) -> None:
+def test_a_repair_that_fails_is_given_up_and_released_by_command(slurm: SlurmLab, node: RunningNode) -> None:
     """The reboot command says no, twice: a person is needed, and lets the node in."""
     assert ask(node, "repair", "--step", "reboot", "--reason", "kernel", "--yes").returncode == 0
     node.wait(lambda: "given up after 2 attempts" in node.log_text(), 30.0, "given up")

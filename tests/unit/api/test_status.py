@@ -136,9 +136,9 @@ PLAIN = DeviceNames({"gpu:GPU-3": "GPU 3"})
 XID = {"code": "gpu.xid.79", "severity": "critical", "where": "GPU 3", "words": ["off the bus"], "next_step": "reboot",
        "optional": False, "components": ["gpu:GPU-3"]}  # fmt: skip
 REMEDIATION = {
-    "code": "gpu.xid.79", "where": "GPU 3", "why": "off the bus", "order": "", "note": "", "end": None, "is_out": True,
-    "at_rest": "", "approval": None, "steps": ["slot", "drain", "reboot", "verify", "release"], "step": "drain",
-    "then": ["reboot", "verify", "release"],
+    "code": "gpu.xid.79", "where": "GPU 3", "why": "off the bus", "command": "", "note": "", "end": None,
+    "is_out": True, "at_rest": "", "approval": None, "step": "drain",
+    "steps": ["slot", "drain", "reboot", "verify", "release"], "then": ["reboot", "verify", "release"],
 }  # fmt: skip
 
 

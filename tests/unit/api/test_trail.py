@@ -209,7 +209,7 @@ def test_a_remediation_that_never_was_is_an_error_with_the_nearest(store: Store)
 def test_lines_that_are_not_there_are_no_empty_trail(store: Store) -> None:
     """Nothing of what was asked for, in a trail that has other lines."""
     store.append(RUN)
-    assert trail_text(trail_data(trail_of(store, EventFilter(kinds=("order",)), last=5))) == (
+    assert trail_text(trail_data(trail_of(store, EventFilter(kinds=("command",)), last=5))) == (
         "no line of the audit trail is so\n"
     )
 
@@ -302,7 +302,7 @@ def test_a_folder_that_may_not_be_entered_is_an_error_with_a_next_step(tmp_path:
 
 def test_other_machines_read_faults_and_steps_and_no_user(store: Store) -> None:
     """No evidence, no note, no command, no acknowledgement: each may name a user or a job."""
-    order = Event(at=at(4), kind="order", text="drained by uid 1000")
+    order = Event(at=at(4), kind="command", text="drained by uid 1000")
     acknowledged = Event(at=at(5), kind="fault", text="acknowledged gpu.xid.79 on GPU 0: alice knows")
     store.append(FAULT, STEP, RUN, order, acknowledged, ENDED)
     store.save_remediation(replace(REMEDIATION, note="waits for 8812 of alice", why="of alice", text="by alice"), STEP)

@@ -1,4 +1,4 @@
-"""Text that UTF-8 has no bytes for is mended once, where it comes in."""
+"""Text that UTF-8 has no bytes for is repaired once, where it comes in."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ def test_what_can_be_written_is_handed_on_as_it_is() -> None:
     assert writable(result) is result
 
 
-def test_every_text_in_a_result_is_mended() -> None:
+def test_every_text_in_a_result_is_repaired() -> None:
     """Messages, names, evidence in any depth, gaps; numbers, times and words of ours stay what they are."""
     part = Component(kind="mount", id=f"/{ODD}", aliases=(ODD,))
     evidence = {ODD: [ODD, {"deep": (ODD, frozenset({ODD}))}], "pid": 7, "none": None}
     odd = finding(component=part, message=ODD, evidence=evidence, time=at(0))
     reading = Reading(component=part, name="x_ratio", value=0.5, epoch=ODD)
     result = writable(judged([odd], [reading], gaps=[ODD]))
-    (mended,) = result.findings
-    assert (mended.message, str(mended.component), mended.component.aliases) == (HALF, f"mount:/{HALF}", (HALF,))
-    assert mended.evidence == {HALF: [HALF, {"deep": (HALF, frozenset({HALF}))}], "pid": 7, "none": None}
-    assert (mended.severity, type(mended.severity), mended.time) == (odd.severity, Severity, at(0))
-    assert (result.gaps, result.readings) == ((HALF,), (replace(reading, component=mended.component, epoch=HALF),))
+    (repaired,) = result.findings
+    assert (repaired.message, str(repaired.component), repaired.component.aliases) == (HALF, f"mount:/{HALF}", (HALF,))
+    assert repaired.evidence == {HALF: [HALF, {"deep": (HALF, frozenset({HALF}))}], "pid": 7, "none": None}
+    assert (repaired.severity, type(repaired.severity), repaired.time) == (odd.severity, Severity, at(0))
+    assert (result.gaps, result.readings) == ((HALF,), (replace(reading, component=repaired.component, epoch=HALF),))
 
 
 def test_what_has_no_form_at_all_is_told() -> None:
@@ -50,9 +50,9 @@ def test_what_has_no_form_at_all_is_told() -> None:
 
 
 @given(st.recursive(ANY_TEXT | st.integers() | st.none(), lambda inner: st.dictionaries(ANY_TEXT, inner)))
-def test_whatever_was_mended_can_be_written(value: object) -> None:
-    """And mending it again changes nothing."""
-    mended = encodable(value)
-    json.dumps(mended, ensure_ascii=False).encode()
-    assert encodable(mended) == mended
+def test_whatever_was_repaired_can_be_written(value: object) -> None:
+    """And repair it again changes nothing."""
+    repaired = encodable(value)
+    json.dumps(repaired, ensure_ascii=False).encode()
+    assert encodable(repaired) == repaired
     assert msgspec.json.decode(json_text(value)) is not ...

@@ -156,8 +156,8 @@ def test_half_a_surrogate_pair_gets_no_further(number: int) -> None:
     found = outcome_of(lambda _node, _settings: judged([finding(component=odd, message=half, evidence={half: [half]})]))
     for outcome in (found, outcome_of(fails), outcome_of(breaks)):
         msgspec.json.encode(outcome)
-    (mended,) = found.result.findings
-    assert (mended.message, str(mended.component), mended.evidence) == ("?", "mount:/?", {"?": ["?"]})
+    (repaired,) = found.result.findings
+    assert (repaired.message, str(repaired.component), repaired.evidence) == ("?", "mount:/?", {"?": ["?"]})
     assert outcome_of(fails).result.reason == "?: no such file"
 
 

@@ -122,7 +122,7 @@ def test_no_shipped_rule_is_needless(name: str) -> None:
         assert any(ladder(policy, each) != ladder(own, each) for each in told), rule.name
 
 
-def test_what_is_critical_and_nobodys_to_mend_keeps_jobs_off() -> None:
+def test_what_is_critical_and_nobodys_to_repair_keeps_jobs_off() -> None:
     """XID 154 that asks to recover the IMEX domain has no repair of ours, and takes the node out."""
     assert policy_of(PolicySection(), None).calling([xid(154, case="to:5")])
 

@@ -178,7 +178,7 @@ def test_repair_is_tried_dry(config: Config) -> None:
     ],
 )
 def test_no_answer_is_not_a_missing_right(error: Exception, told: LookResult) -> None:
-    """A right that is missing is mended by a policy; silence is mended on the network, and says nothing of rights."""
+    """A policy gives a right that is missing; silence is a matter of the network, and says nothing of rights."""
 
     def dry_run() -> str:
         raise error

@@ -325,7 +325,7 @@ def test_a_word_with_an_end_outlives_a_restart_and_ends(store: Store) -> None:
 
 
 def test_a_release_by_force_says_more_than_a_word_with_an_end() -> None:
-    """An operator who forces the node back is obeyed until the fault ends, and not for a time alone."""
+    """An operator who forces the node back is outcome until the fault ends, and not for a time alone."""
     monitor = Monitor(CHECKS, None)
     monitor.absorb(looked(finding()))
     monitor.acknowledge_until([("gpu:GPU-0", "gpu.sick")], at(600), at(9), "known")

@@ -85,7 +85,7 @@ def test_the_smallest_of_mode_and_rule_decides() -> None:
     assert not needs_approval(
         about, Remedy.RESET_GPU, replace(by_rule, approvals={Remedy.RESET_GPU: NO_TIME}), (UNCONTAINED,)
     )
-    assert not needs_approval(replace(about, order="x (uid 0)"), Remedy.RESET_GPU, ASKS, (UNCONTAINED,))
+    assert not needs_approval(replace(about, command="x (uid 0)"), Remedy.RESET_GPU, ASKS, (UNCONTAINED,))
     elsewhere = replace(UNCONTAINED, component=GPU[1])
     assert not needs_approval(about, Remedy.RESET_GPU, by_rule, (elsewhere,))
 
@@ -112,7 +112,7 @@ def test_an_approval_that_is_needed_by_now_is_missing() -> None:
         (Step.RESET, Phase.PLANNED, {}, Remedy.RESET_GPU),
         (Step.RESET, Phase.INTENDED, {}, None),
         (Step.VERIFY, Phase.PLANNED, {}, None),
-        (Step.WAIT_IDLE, Phase.PLANNED, {"release_order": "x"}, None),
+        (Step.WAIT_IDLE, Phase.PLANNED, {"release_command": "x"}, None),
         (Step.WAIT_IDLE, Phase.PLANNED, {"end": End.LOST}, None),
     ],
 )

@@ -102,7 +102,7 @@ def test_an_act_of_the_canary_waits_in_any_mode_and_says_why() -> None:
     assert isinstance(given, Remediation)
     assert objection(given, rules, (UNCONTAINED,), WHY) is None
     assert ask(given, rules, (UNCONTAINED,), at(30), WHY).waits is None
-    assert not needs_approval(at_the_act(order="mine"), Remedy.RESET_GPU, rules, (UNCONTAINED,), WHY)
+    assert not needs_approval(at_the_act(command="mine"), Remedy.RESET_GPU, rules, (UNCONTAINED,), WHY)
     goes = replace(rules, approvals={Remedy.RESET_GPU: timedelta()})
     assert not needs_approval(at_the_act(), Remedy.RESET_GPU, goes, (UNCONTAINED,), WHY)
 

@@ -1,4 +1,4 @@
-"""What an order makes of a remediation, and who may opt a node out: plain calls."""
+"""What an command makes of a remediation, and who may opt a node out: plain calls."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from healthd.remediation.ports import FleetSnapshot, NodeView
 from tests.support.judgement import START, a_remediation, all_read, decided_by, diagnosis
 
 OUT = Command(verb=Verb.QUARANTINE, who="uid 0", why="psu looks odd")
-MEND = Command(verb=Verb.REPAIR, who="uid 0")
+REPAIR_IT = Command(verb=Verb.REPAIR, who="uid 0")
 IN = Command(verb=Verb.RELEASE, who="uid 7", why="it is new")
 SICK = diagnosis(code="gpu.xid.79", remedy=Remedy.REBOOT_NODE)
 LATER = START + timedelta(minutes=5)
@@ -40,7 +40,7 @@ def test_a_quarantine_says_who_and_why_and_stays() -> None:
     itself."""
     remediation = quarantined(OUT, "c1", START, drains=True)
     assert remediation.text == "healthd: operator.quarantine node [c1]"
-    assert (remediation.order, remediation.why) == ("psu looks odd (uid 0)", "by command: psu looks odd (uid 0)")
+    assert (remediation.command, remediation.why) == ("psu looks odd (uid 0)", "by command: psu looks odd (uid 0)")
     assert OUT.title == "quarantine by command: psu looks odd (uid 0)"
     assert remediation.steps == (Step.SLOT, Step.DRAIN, Step.STAY, Step.VERIFY, Step.RELEASE)
     assert quarantined(OUT, "c1", START, drains=False).steps == without_drain(remediation.steps)
@@ -50,43 +50,43 @@ def test_a_quarantine_says_who_and_why_and_stays() -> None:
 def test_a_repair_is_of_a_fault_or_of_none() -> None:
     """Of a fault it bears its name, so that the ledger counts it; by name of a remedy it bears its own."""
     ladder = (Remedy.REBOOT_NODE, Remedy.REPLACE_NODE)
-    of_fault = repaired(MEND, "c1", START, ladder=ladder, about=SICK, drains=True)
-    assert (of_fault.code, of_fault.ladder, of_fault.order) == ("gpu.xid.79", ladder, "no reason given (uid 0)")
-    of_none = repaired(MEND, "c1", START, ladder=ladder[:1], about=None, drains=True)
+    of_fault = repaired(REPAIR_IT, "c1", START, ladder=ladder, about=SICK, drains=True)
+    assert (of_fault.code, of_fault.ladder, of_fault.command) == ("gpu.xid.79", ladder, "no reason given (uid 0)")
+    of_none = repaired(REPAIR_IT, "c1", START, ladder=ladder[:1], about=None, drains=True)
     assert (of_none.code, of_none.component, of_none.remedy) == ("operator.repair", "node", Remedy.REBOOT_NODE)
 
 
 @pytest.mark.parametrize("remedy", REMEDIES.values())
 @pytest.mark.parametrize("drains", [True, False])
-def test_what_is_out_by_order_is_mended_where_it_stands(remedy: Remedy, drains: bool) -> None:
+def test_what_is_out_by_command_is_repaired_where_it_stands(remedy: Remedy, drains: bool) -> None:
     """From waiting until idle on, and back to staying out; without a drain where there was none."""
     remediation = replace(quarantined(OUT, "c1", START, drains=drains), index=2 if drains else 1)
-    mended = repaired_meanwhile(remediation, MEND, remedy, LATER)
+    continued = repaired_meanwhile(remediation, REPAIR_IT, remedy, LATER)
     steps = kept_out(STEPS[remedy])
-    assert mended.steps == (steps if drains else without_drain(steps))
-    assert (mended.step, mended.since, mended.ladder) == (Step.WAIT_IDLE, LATER, (remedy,))
-    assert mended.order == "psu looks odd (uid 0); then repair, no reason given (uid 0)"
-    assert mended.text == remediation.text
+    assert continued.steps == (steps if drains else without_drain(steps))
+    assert (continued.step, continued.since, continued.ladder) == (Step.WAIT_IDLE, LATER, (remedy,))
+    assert continued.command == "psu looks odd (uid 0); then repair, no reason given (uid 0)"
+    assert continued.text == remediation.text
 
 
 @pytest.mark.parametrize("drains", [True, False])
-def test_what_the_policy_only_keeps_out_is_mended_where_it_stands(drains: bool) -> None:
+def test_what_the_policy_only_keeps_out_is_repaired_where_it_stands(drains: bool) -> None:
     """Whatever the other remediation is, the drain, its text, the place and the id are those that the cluster shows."""
     steps = QUARANTINE if drains else without_drain(QUARANTINE)
     remediation = a_remediation(
         steps=steps, index=steps.index(Step.VERIFY), good_since=START, fenced=True, controller="start 1"
     )
-    new = repaired(MEND, "c2", LATER, ladder=(Remedy.REBOOT_NODE,), about=None, drains=True)
-    mended = continued_as(remediation, new)
-    assert (mended.id, mended.text, mended.opened, mended.fenced) == (
+    new = repaired(REPAIR_IT, "c2", LATER, ladder=(Remedy.REBOOT_NODE,), about=None, drains=True)
+    continued = continued_as(remediation, new)
+    assert (continued.id, continued.text, continued.opened, continued.fenced) == (
         remediation.id,
         remediation.text,
         remediation.opened,
         True,
     )
-    assert (mended.code, mended.order, mended.ladder) == (new.code, new.order, new.ladder)
-    assert mended.steps == (STEPS[Remedy.REBOOT_NODE] if drains else without_drain(STEPS[Remedy.REBOOT_NODE]))
-    assert (mended.step, mended.since, mended.good_since) == (Step.WAIT_IDLE, LATER, None)
+    assert (continued.code, continued.command, continued.ladder) == (new.code, new.command, new.ladder)
+    assert continued.steps == (STEPS[Remedy.REBOOT_NODE] if drains else without_drain(STEPS[Remedy.REBOOT_NODE]))
+    assert (continued.step, continued.since, continued.good_since) == (Step.WAIT_IDLE, LATER, None)
 
 
 @pytest.mark.parametrize("drains", [True, False])
@@ -104,12 +104,12 @@ def test_a_case_that_has_not_taken_its_node_out_stays_where_it_is(drains: bool) 
 
 @pytest.mark.parametrize(("remedy", "waits_on"), [(Remedy.REBOOT_NODE, True), (Remedy.REPLACE_NODE, False)])
 def test_a_job_is_waited_for_since_the_first_fault_of_the_same_remedy(remedy: Remedy, waits_on: bool) -> None:
-    """Faults that take turns give the job no more time; one that calls for more begins anew, and so does an order."""
+    """Faults that take turns give the job no more time; one that calls for more begins anew, and so does an command."""
     steps = STEPS[Remedy.REBOOT_NODE]
     remediation = a_remediation(steps=steps, index=steps.index(Step.WAIT_IDLE), remedy=Remedy.REBOOT_NODE)
     new = a_remediation(id="c2", since=LATER, steps=STEPS[remedy], remedy=remedy, ladder=(remedy,))
     assert continued_as(remediation, new).since == (remediation.since if waits_on else LATER)
-    assert continued_as(remediation, replace(new, order="by uid 0")).since == LATER
+    assert continued_as(remediation, replace(new, command="by uid 0")).since == LATER
     assert continued_as(replace(remediation, end=End.FAILED), new).since == LATER
     assert continued_as(replace(remediation, index=steps.index(Step.VERIFY)), new).since == LATER
 
@@ -127,38 +127,38 @@ def test_what_a_case_did_for_another_fault_is_kept() -> None:
     assert continued_as(replace(remediation, acts=(), attempts=0), new).earlier == ()
 
 
-def test_only_what_the_policy_keeps_out_without_mending_it_is_only_out() -> None:
-    """Not before it is out, not with a repair of its own, not by order, and not when it is over."""
+def test_only_what_the_policy_keeps_out_without_repair_it_is_only_out() -> None:
+    """Not before it is out, not with a repair of its own, not by command, and not when it is over."""
     remediation = a_remediation(steps=QUARANTINE, index=QUARANTINE.index(Step.VERIFY))
     assert only_out(remediation)
     others = (
         {"index": 0},
         {"steps": STEPS[Remedy.REBOOT_NODE], "index": 5},
-        {"order": "x"},
-        {"release_order": "x"},
+        {"command": "x"},
+        {"release_command": "x"},
         {"end": End.FAILED},
     )
     assert not any(only_out(replace(remediation, **other)) for other in others)
 
 
 @pytest.mark.parametrize("remedy", [None, Remedy.REPLACE_NODE])
-def test_an_order_to_mend_takes_over_what_nothing_is_done_to(remedy: Remedy | None) -> None:
-    """Kept out, or given up; what is out by order only by name. Not what is under repair, nor what is not out yet."""
-    mend = replace(MEND, remedy=remedy)
+def test_an_order_to_repair_takes_over_what_nothing_is_done_to(remedy: Remedy | None) -> None:
+    """Kept out, or given up; what is out by command only by name. Not what is under repair, nor what is not out yet."""
+    repair = replace(REPAIR_IT, remedy=remedy)
     kept = a_remediation(steps=QUARANTINE, index=QUARANTINE.index(Step.VERIFY))
     under_repair = a_remediation(index=STEPS[Remedy.REBOOT_NODE].index(Step.REBOOT), phase=Phase.INTENDED, attempts=2)
     given_up = replace(under_repair, end=End.FAILED)
     by_command = quarantined(OUT, "c1", START, drains=True)
     staying = replace(by_command, index=by_command.steps.index(Step.STAY))
-    assert may_be_repaired(kept, mend)
-    assert may_be_repaired(given_up, mend)
-    assert not may_be_repaired(under_repair, mend)
-    assert not may_be_repaired(by_command, mend)
+    assert may_be_repaired(kept, repair)
+    assert may_be_repaired(given_up, repair)
+    assert not may_be_repaired(under_repair, repair)
+    assert not may_be_repaired(by_command, repair)
     for out in (staying, replace(by_command, steps=kept_out(STEPS[Remedy.REBOOT_NODE]), index=4, end=End.FAILED)):
-        assert may_be_repaired(out, mend) == (remedy is not None)
-    new = repaired(mend, "c2", LATER, ladder=(Remedy.REPLACE_NODE,), about=None, drains=True)
+        assert may_be_repaired(out, repair) == (remedy is not None)
+    new = repaired(repair, "c2", LATER, ladder=(Remedy.REPLACE_NODE,), about=None, drains=True)
     assert (continued_as(given_up, new).end, continued_as(given_up, new).attempts) == (None, 0)
-    assert repaired_meanwhile(replace(staying, end=End.FAILED), mend, Remedy.REPLACE_NODE, LATER).end is None
+    assert repaired_meanwhile(replace(staying, end=End.FAILED), repair, Remedy.REPLACE_NODE, LATER).end is None
 
 
 def test_only_a_quarantine_at_its_place_stays() -> None:
@@ -167,7 +167,7 @@ def test_only_a_quarantine_at_its_place_stays() -> None:
     at_stay = replace(remediation, index=2)
     assert stays(at_stay)
     assert not stays(remediation)
-    assert not stays(replace(at_stay, release_order="x"))
+    assert not stays(replace(at_stay, release_command="x"))
     assert not stays(replace(at_stay, code="gpu.xid.79"))
 
 
@@ -180,13 +180,13 @@ def test_trouble_refuses_a_release_unless_it_is_forced() -> None:
     assert "gpu.xid.79 on gpu:0 is still open; to release it all the same" in refused.words
     forced = release_by_command(remediation, replace(IN, forced=True), "gpu.xid.79 on gpu:0 is still open")
     assert isinstance(forced, Remediation)
-    assert (forced.forced, forced.release_order) == (True, "it is new (uid 7)")
+    assert (forced.forced, forced.release_command) == (True, "it is new (uid 7)")
 
 
 @pytest.mark.parametrize(("end", "after"), [(None, None), (End.FAILED, None), (End.RELEASED, End.RELEASED)])
 def test_a_case_that_was_given_up_is_taken_up_again(end: End | None, after: End | None) -> None:
     """And one that is over stays over; what was forced stays forced."""
-    remediation = repaired(MEND, "c1", START, ladder=(Remedy.REBOOT_NODE,), about=SICK, drains=True)
+    remediation = repaired(REPAIR_IT, "c1", START, ladder=(Remedy.REBOOT_NODE,), about=SICK, drains=True)
     remediation = replace(
         remediation, index=remediation.steps.index(Step.REBOOT), phase=Phase.INTENDED, end=end, forced=True
     )
@@ -200,27 +200,27 @@ def test_a_case_that_was_given_up_is_taken_up_again(end: End | None, after: End 
 def remediations(draw: st.DrawFn) -> Remediation:
     """A remediation of any repair, at any of its steps, ended or not, ordered back or not."""
     ladder = (draw(st.sampled_from(list(REMEDIES.values()))),)
-    remediation = repaired(MEND, "c1", START, ladder=ladder, about=SICK, drains=draw(st.booleans()))
+    remediation = repaired(REPAIR_IT, "c1", START, ladder=ladder, about=SICK, drains=draw(st.booleans()))
     steps = kept_out(remediation.steps) if draw(st.booleans()) else remediation.steps
-    order = draw(st.sampled_from(["", "it is new (uid 7)"]))
+    command = draw(st.sampled_from(["", "it is new (uid 7)"]))
     return replace(
         remediation,
         steps=steps,
         index=draw(st.integers(0, len(steps) - 1)),
         phase=draw(st.sampled_from(list(Phase))),
         end=draw(st.sampled_from([None, End.RELEASED, End.LOST])),
-        release_order=order,
-        forced=draw(st.booleans()) and bool(order),
+        release_command=command,
+        forced=draw(st.booleans()) and bool(command),
     )
 
 
 @given(remediations())
 def test_heading_back_never_goes_to_an_act(remediation: Remediation) -> None:
-    """Without an order nothing moves. With one nothing but verifying and releasing is ahead, except where the node is
+    """Without an command nothing moves. With one nothing but verifying and releasing is ahead, except where the node is
     not out yet, where the machine was asked for something, and where it is over; and a second look changes nothing."""
     back = heading_back(remediation, LATER)
     asked = remediation.phase is Phase.INTENDED and remediation.step in (Step.RESET, Step.REBOOT, Step.REPLACE)
-    if not remediation.release_order or remediation.has_ended or asked or remediation.step in (Step.SLOT, Step.DRAIN):
+    if not remediation.release_command or remediation.has_ended or asked or remediation.step in (Step.SLOT, Step.DRAIN):
         assert back == remediation
     else:
         assert back.step in ((Step.RELEASE,) if remediation.forced else (Step.VERIFY, Step.RELEASE))
@@ -230,8 +230,8 @@ def test_heading_back_never_goes_to_an_act(remediation: Remediation) -> None:
 
 def test_a_case_that_is_verified_is_not_begun_anew_by_the_order() -> None:
     """It goes on from where it stands: what it has proved counts."""
-    remediation = repaired(MEND, "c1", START, ladder=(Remedy.REBOOT_NODE,), about=SICK, drains=True)
-    ordered = replace(remediation, index=remediation.steps.index(Step.VERIFY), release_order="it is new (uid 7)")
+    remediation = repaired(REPAIR_IT, "c1", START, ladder=(Remedy.REBOOT_NODE,), about=SICK, drains=True)
+    ordered = replace(remediation, index=remediation.steps.index(Step.VERIFY), release_command="it is new (uid 7)")
     assert heading_back(ordered, LATER) is ordered
     assert heading_back(replace(ordered, forced=True), LATER).step is Step.RELEASE
 

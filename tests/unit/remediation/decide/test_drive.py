@@ -113,14 +113,14 @@ def test_the_law_of_acts() -> None:
     assert undriven(REMEDIATION, (MISSING, WORSE)) == "no open fault calls for reset_gpu"
     assert undriven(REMEDIATION, (fault(mode=Mode.QUARANTINE),)) == "no open fault calls for reset_gpu"
     assert undriven(replace(REMEDIATION, ladder=()), ()) == "no open fault calls for reset_gpu"
-    assert undriven(replace(REMEDIATION, order="kernel (uid 0)"), ()) == ""
+    assert undriven(replace(REMEDIATION, command="kernel (uid 0)"), ()) == ""
 
 
 def test_only_its_own_fault_says_that_a_repair_did_not_help() -> None:
     """A mount that is missing says nothing of a GPU; of an order for no fault, what it would have ended does."""
     assert not_helped(VERIFIES, (MISSING, MINE)) == "gpu.xid.95 on gpu:GPU-0 is still open"
     assert not_helped(VERIFIES, (MISSING, WORSE)) == ""
-    ordered = replace(VERIFIES, code=REPAIR_CODE, component="node", order="x", ladder=(Remedy.REBOOT_NODE,))
+    ordered = replace(VERIFIES, code=REPAIR_CODE, component="node", command="x", ladder=(Remedy.REBOOT_NODE,))
     assert not_helped(ordered, (MISSING, WORSE)) == "gpu.xid.79 on gpu:GPU-1 is still open"
     assert not_helped(ordered, (MISSING, NEW)) == ""
 
@@ -133,8 +133,8 @@ def test_what_is_under_way_or_ordered_is_not_turned() -> None:
     assert may_turn(at_act)
     others = (
         replace(at_act, phase=Phase.INTENDED),
-        replace(REMEDIATION, order="x"),
-        replace(REMEDIATION, release_order="x"),
+        replace(REMEDIATION, command="x"),
+        replace(REMEDIATION, release_command="x"),
         replace(REMEDIATION, end=End.FAILED),
         replace(REMEDIATION, index=RESET.index(Step.RELEASE)),
     )

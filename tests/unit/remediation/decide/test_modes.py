@@ -40,7 +40,7 @@ def ruled(**changes: object) -> Rules:
 def test_a_mode_or_a_rule_that_was_lowered_is_named(rules: Rules, why: str) -> None:
     """The mode before the rule; an order is its own mode and its own rule."""
     assert why_lowered(REMEDIATION, rules, (SICK,)) == why
-    assert why_lowered(replace(REMEDIATION, order="kernel (uid 0)"), rules, (SICK,)) == ""
+    assert why_lowered(replace(REMEDIATION, command="kernel (uid 0)"), rules, (SICK,)) == ""
 
 
 def test_only_the_rule_for_this_fault_on_this_component_counts() -> None:
@@ -76,8 +76,8 @@ def test_what_was_begun_or_ordered_or_is_over_is_not_lowered() -> None:
     assert may_be_lowered(at_reboot)
     others = (
         replace(at_reboot, phase=Phase.INTENDED),
-        replace(REMEDIATION, order="x"),
-        replace(REMEDIATION, release_order="x"),
+        replace(REMEDIATION, command="x"),
+        replace(REMEDIATION, release_command="x"),
         replace(REMEDIATION, end=End.FAILED),
         replace(REMEDIATION, steps=QUARANTINE),
     )

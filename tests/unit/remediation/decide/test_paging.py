@@ -9,9 +9,9 @@ from msgspec.structs import replace
 
 from healthd.core.model import Action, Decision, Refusal, Refused, Remedy, Step
 from healthd.remediation.decide.paging import (
-    ORDERED_FOR_S,
+    HEALTHY_FOR_S,
+    OUT_BY_COMMAND_S,
     STUCK_AFTER_S,
-    WELL_FOR_S,
     Limits,
     RemediationStatus,
     due,
@@ -78,7 +78,7 @@ def test_a_case_that_was_opened_to_wait_for_an_operator_asks_for_as_long_as_it_d
     )
     assert stands(remediation) == "page person"
     assert wanted(decided, RemediationStatus(remediation=remediation), "", T0, LIMITS) is decided
-    assert stands(replace(remediation, release_order="uid 0")) == "repair"
+    assert stands(replace(remediation, release_command="uid 0")) == "repair"
 
 
 def test_how_a_case_ended_is_said_as_it_is() -> None:
@@ -114,9 +114,9 @@ IDLE, PARTS = Step.WAIT_IDLE, REBOOT.index(Step.WAIT_IDLE)
             9_000 + LIMITS.replace_timeout_s,
         ),
         (replace(REMEDIATION, steps=REPLACE, index=REPLACE.index(Step.REPLACE)), LIMITS.overdue_s),
-        (replace(REMEDIATION, steps=ORDERED, index=ORDERED.index(Step.STAY), since=at(9_000)), ORDERED_FOR_S),
+        (replace(REMEDIATION, steps=ORDERED, index=ORDERED.index(Step.STAY), since=at(9_000)), OUT_BY_COMMAND_S),
         (replace(REMEDIATION, steps=ORDERED, index=0, since=at(9_000)), 9_000 + LIMITS.overdue_s),
-        (replace(REMEDIATION, steps=ORDERED, index=0, since=at(80_000)), ORDERED_FOR_S),
+        (replace(REMEDIATION, steps=ORDERED, index=0, since=at(80_000)), OUT_BY_COMMAND_S),
         (replace(REMEDIATION, end=End.RELEASED, fenced=True), LIMITS.overdue_s),
     ],
     ids=[
@@ -127,7 +127,7 @@ IDLE, PARTS = Step.WAIT_IDLE, REBOOT.index(Step.WAIT_IDLE)
         "job that goes on",
         "replaced",
         "not replaced",
-        "order",
+        "command",
         "order, made again",
         "order, made again late",
         "slot left",
@@ -149,8 +149,8 @@ def test_a_fault_that_comes_and_goes_is_one_page() -> None:
             REPAIR, RemediationStatus(remediation=remediation), "", at(LIMITS.overdue_s + seconds), LIMITS, was=was
         ).refusal
 
-    assert after(WELL_FOR_S - 1, overdue) is Refusal.OVERDUE
-    assert (after(WELL_FOR_S, overdue), after(1, REPAIR)) == (None, None)
+    assert after(HEALTHY_FOR_S - 1, overdue) is Refusal.OVERDUE
+    assert (after(HEALTHY_FOR_S, overdue), after(1, REPAIR)) == (None, None)
     assert after(1, overdue, replace(settles, end=End.RELEASED, fenced=False)) is None
     assert wanted(REPAIR, None, "", T0, LIMITS, was=overdue) is REPAIR
 
@@ -166,7 +166,7 @@ def test_a_drain_that_was_found_counts_from_when_it_was_made() -> None:
     words = wanted(REPAIR, RemediationStatus(remediation=found), "", at(LIMITS.overdue_s), LIMITS).reason
     assert words.startswith("out of service since 2026-01-01 00:00 UTC")
     ordered = replace(found, steps=ORDERED, index=ORDERED.index(Step.STAY))
-    assert due(ordered, LIMITS) == at(ORDERED_FOR_S)
+    assert due(ordered, LIMITS) == at(OUT_BY_COMMAND_S)
     assert out_since(replace(found, opened=at(-9))) == at(-9)
     for other in (
         replace(found, hold=HOLD),

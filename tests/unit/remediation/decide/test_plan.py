@@ -31,7 +31,7 @@ HEAD = {
     "operator": "", "by_job": "",
 }  # fmt: skip
 REMEDIATION = a_remediation(index=2, ladder=(Remedy.REBOOT_NODE, Remedy.REPLACE_NODE))
-ORDERED = replace(REMEDIATION, order="new kernel (uid 0)")
+ORDERED = replace(REMEDIATION, command="new kernel (uid 0)")
 
 
 def plans(

@@ -363,7 +363,7 @@ def test_what_a_person_must_settle_is_kept_out() -> None:
 
 @pytest.mark.parametrize("mode", [Mode.QUARANTINE, Mode.REPAIR])
 def test_a_critical_fault_for_a_person_pages_in_either_mode(mode: Mode) -> None:
-    """No job can use the node, and nothing that healthd has would mend it."""
+    """No job can use the node, and nothing that healthd has would repair it."""
     decision = decided(diagnosis(Remedy.ASK_HUMAN, code="lustre.missing"), rules=Rules(mode=mode))
     assert (decision.action, decision.steps, decision.refusal) == (Action.PAGE, QUARANTINE, Refusal.PERSON)
 

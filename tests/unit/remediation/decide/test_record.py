@@ -142,7 +142,7 @@ OUT = a_remediation(steps=QUARANTINE, opened=START, end=End.RELEASED)
         ({"end": End.ACKNOWLEDGED}, False),
         ({"acts": (Remedy.REBOOT_NODE,)}, True),
         ({"settling": True}, False),
-        ({"release_order": "psu was changed (uid 0)"}, False),
+        ({"release_command": "psu was changed (uid 0)"}, False),
         ({"code": QUARANTINE_CODE}, False),
         ({"forced": True}, False),
     ],

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from healthd.remediation.decide.handoff import AHEAD, HandoffRecord
-from healthd.remediation.decide.paging import ORDERED_FOR_S
+from healthd.remediation.decide.paging import OUT_BY_COMMAND_S
 from healthd.remediation.decide.remediation import QUARANTINE_CODE
 from healthd.remediation.decide.unwatched import SILENT_S, WATCH_S, HeldOut, held_out
 from healthd.remediation.ports import FleetSnapshot, HeldNode, NodeRecord, Slot
@@ -67,13 +67,13 @@ def test_a_node_that_somebody_else_pages_for_is_left_to_that() -> None:
     assert [each.node for each in held_out(snapshot(down="n1"), [])] == ["n1"]
 
 
-@pytest.mark.parametrize(("code", "bound_s"), [("gpu.xid.79", SILENT_S), (QUARANTINE_CODE, ORDERED_FOR_S)])
+@pytest.mark.parametrize(("code", "bound_s"), [("gpu.xid.79", SILENT_S), (QUARANTINE_CODE, OUT_BY_COMMAND_S)])
 def test_a_node_is_silent_once_it_is_out_and_unheard_of_for_long(code: str, bound_s: float) -> None:
     """An operator knows for a day of what was ordered."""
     held = HeldOut(node="n1", text=TEXT, code=code, since=NOW)
     assert not held.is_silent(NOW + timedelta(seconds=bound_s - 1), OVERDUE_S)
     assert held.is_silent(NOW + timedelta(seconds=bound_s), OVERDUE_S)
-    assert held.bound_s(90_000.0) == max(bound_s, ORDERED_FOR_S if code == QUARANTINE_CODE else 90_000.0)
+    assert held.bound_s(90_000.0) == max(bound_s, OUT_BY_COMMAND_S if code == QUARANTINE_CODE else 90_000.0)
 
 
 def test_a_word_of_a_time_ahead_leaves_it_to_what_is_seen() -> None:

@@ -14,7 +14,7 @@ from healthd.core.errors import BackendRefused
 from healthd.core.model import Mode, Remedy
 from healthd.notify.news import PAGED, of_absent
 from healthd.remediation.decide.handoff import HandoffRecord, PastAct, PastRepair, parse
-from healthd.remediation.decide.paging import ORDERED_FOR_S
+from healthd.remediation.decide.paging import OUT_BY_COMMAND_S
 from healthd.remediation.decide.policy import Rules
 from healthd.remediation.decide.remediation import QUARANTINE_CODE, parse_reason
 from healthd.remediation.decide.unwatched import SILENT_S
@@ -301,7 +301,7 @@ def test_an_ordered_drain_pages_after_a_day_of_sleep() -> None:
     rig = Rig()
     rig.cluster.update("n1", "drain", ORDER, user="healthd")
     rig.cluster.asleep.add("n1")
-    assert rig.look() == rig.after(ORDERED_FOR_S - 1) == ()
+    assert rig.look() == rig.after(OUT_BY_COMMAND_S - 1) == ()
     (found,) = rig.after(1)
     assert found.page
     assert "stays, because an operator drained it" in found.message

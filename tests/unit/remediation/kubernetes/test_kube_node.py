@@ -141,7 +141,7 @@ def test_a_fence_is_ours_and_passes() -> None:
 
 
 def test_the_start_up_taint_is_no_hold() -> None:
-    """A node that joins broken has to be taken out and mended like any other."""
+    """A node that joins broken has to be taken out and repaired like any other."""
     view = view_of(read(node(taints=[{"key": "healthd.io/unverified", "effect": "NoSchedule"}])))
     assert (view.in_service, view.fenced, view.flags) == (True, False, frozenset({"UNVERIFIED"}))
 

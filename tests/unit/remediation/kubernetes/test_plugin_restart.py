@@ -145,7 +145,7 @@ def test_what_the_plugin_counts_as_unhealthy(capacity: Any, allocatable: Any, la
 
 
 def test_the_plugin_s_pod_is_the_one_of_a_daemon_set_on_this_node() -> None:
-    """None, or more than one, is nobody: the selector is to be mended by a person."""
+    """None, or more than one, is nobody: the selector is to be repaired by a person."""
     mine = plugin()
     others = [plugin("a", "n2"), plugin("b", phase="Failed"), plugin("c", ownerReferences=None)]
     assert the_plugin([*others, mine], "n1") is mine
