@@ -47,7 +47,7 @@ def gpu_driver(node: Node, _settings: object) -> Result:
     except SourceError as error:
         trouble = driver_trouble(node, error)
         if trouble is not None:
-            message = f"{trouble.words}; {_NEXT[trouble.fault]}"
+            message = f"{trouble.message}; {_NEXT[trouble.fault]}"
             return judged([_CODES[trouble.fault].at(_DRIVER, message, nvml=str(error))], gaps=[str(error)])
         if isinstance(error, SourceMissing):
             return without_answers(node, str(error))

@@ -532,7 +532,7 @@ def check_page(check: Check) -> str:
     parts = [note, f"# {check.name}\n", f"{check.title}.\n", unindented(body), f"Runs {often(check)}.\n"]
     rows = [(f"`{code.code}`", code.severity, code.remedy, code.meaning) for code in check.codes]
     parts += ["## What it finds\n", table(("code", "severity", "calls for", "meaning"), rows)]
-    limits = [(f"`{x.reading}`", x.words, f"`{x.code.code}`", x.source) for x in check.limits]
+    limits = [(f"`{x.reading}`", x.text, f"`{x.code.code}`", x.source) for x in check.limits]
     if limits:
         parts += ["## Limits, judged over time\n", table(("reading", "at most", "else", "source"), limits)]
     own = documented_fields(check.settings) if check.settings is not NoSettings else ()

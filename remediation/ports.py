@@ -270,7 +270,7 @@ class NodeJob(Struct, frozen=True, kw_only=True):
     preempted: bool = False
 
     @property
-    def words(self) -> str:
+    def title(self) -> str:
         """``12 of alice on n[1-4]``: all nodes are named."""
         return f"{self.id}{f' of {self.user}' if self.user else ''}{f' on {self.nodes}' if self.nodes else ''}"
 

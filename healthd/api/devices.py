@@ -83,8 +83,10 @@ def _folded_gaps(kind: DeviceKind, parts: Iterable[Mapping[str, Any]]) -> list[d
     """The devices that are missing or unknown without a finding, one entry for all of the same reason."""
     alike: dict[tuple[str, str], list[str]] = {}
     for part in parts:
-        alike.setdefault((part["state"], "; ".join(part["words"])), []).append(f"{kind.title} {part['label']}")
-    return [{"state": state, "where": device_range(labels), "words": words} for (state, words), labels in alike.items()]
+        alike.setdefault((part["state"], "; ".join(part["messages"])), []).append(f"{kind.title} {part['label']}")
+    return [
+        {"state": state, "where": device_range(labels), "message": words} for (state, words), labels in alike.items()
+    ]
 
 
 def _as_of(listed: Outcome | None) -> str:
@@ -111,7 +113,7 @@ def _part(
     if faults:
         state = "critical" if faults[0].severity is Severity.CRITICAL else "warning"
         words = [fault.message for fault in faults]
-    return {"label": label, "component": str(part), "name": part.id, "state": state, "words": words}
+    return {"label": label, "component": str(part), "name": part.id, "state": state, "messages": words}
 
 
 def _gaps(part: Component, outcomes: Mapping[str, Outcome]) -> Iterator[str]:
@@ -124,4 +126,4 @@ def _gaps(part: Component, outcomes: Mapping[str, Outcome]) -> Iterator[str]:
 def _absent(label: str, *, can_tell: bool) -> dict[str, Any]:
     state: State = "missing" if can_tell else "unknown"
     words = "expected, not found" if can_tell else "expected; the check that counts the devices could not decide"
-    return {"label": label, "component": "", "name": "", "state": state, "words": [words]}
+    return {"label": label, "component": "", "name": "", "state": state, "messages": [words]}

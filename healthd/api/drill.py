@@ -65,9 +65,9 @@ def as_data(report: DrillReport) -> dict[str, Any]:
         "limit_s": round(report.limit_s, 3),
         "result": report.ended,
         "took_s": round(report.took_s, 4),
-        "links": [{"link": each.link, "at_s": round(each.at_s, 4), "words": each.words} for each in report.marks],
+        "links": [{"link": each.link, "at_s": round(each.at_s, 4), "message": each.message} for each in report.marks],
         "missing": {"link": report.missing, "why": report.why} if report.why else None,
-        "looks": [{"at_s": round(at_s, 4), "words": words} for at_s, words in report.looks],
+        "looks": [{"at_s": round(at_s, 4), "message": words} for at_s, words in report.looks],
         "levels": [_level_data(each) for each in report.levels],
         "plan": {"mode": report.plan_mode, "steps": list(report.plan)},
         "budget": dict(zip(("out", "limit", "nodes"), report.budget, strict=True)) if report.budget else None,
@@ -100,7 +100,7 @@ def _request(options: Namespace, who: str) -> DrillRequest:
 
 
 def _message(report: DrillReport) -> str:
-    here = next((f"decision would be: {level.words}" for level in report.levels if level.is_here), "no decision")
+    here = next((f"decision would be: {level.reason}" for level in report.levels if level.is_here), "no decision")
     return f"{TITLE} {report.id}, no real fault and no action: {report.what}; {report.ended}, {here}"
 
 
@@ -112,7 +112,7 @@ def _lines(report: DrillReport) -> Iterator[str]:
     yield f"{TITLE} {report.id} on {report.node}: {report.what}"
     yield _result(report)
     yield from (f"REAL, not part of this drill: {each}" for each in report.real)
-    yield from (f"  {mark.at_s:9.3f} s  {mark.link:<9}  {mark.words}" for mark in report.marks)
+    yield from (f"  {mark.at_s:9.3f} s  {mark.link:<9}  {mark.message}" for mark in report.marks)
     if report.missing is not None:
         yield f"  {'never':>11}  {report.missing:<9}  {report.why}"
     if len(report.looks) > 1:
@@ -121,7 +121,7 @@ def _lines(report: DrillReport) -> Iterator[str]:
     if report.levels:
         yield "decision by mode (* is the mode of this node)"
     for level in report.levels:
-        yield f"{'*' if level.is_here else ' '} {level.mode:<10}  {level.action}: {level.words}"
+        yield f"{'*' if level.is_here else ' '} {level.mode:<10}  {level.action}: {level.reason}"
         if level.steps:
             yield f"  {'':<10}  steps: {', '.join(level.steps)}"
     yield from _policy_lines(report)
@@ -165,7 +165,7 @@ def _level_data(level: Level) -> dict[str, Any]:
         "mode": level.mode,
         "here": level.is_here,
         "action": level.action,
-        "words": level.words,
+        "message": level.reason,
         "steps": list(level.steps),
         "rule": {"name": level.rule, "reason": level.rule_reason},
         "ladder": list(level.ladder),

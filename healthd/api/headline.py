@@ -63,7 +63,7 @@ def headline(
     return {
         "state": state,
         "usable": usable,
-        "words": words,
+        "message": words,
         "why": _why(remediation, causes, names),
         "next": for_reading(f"{' '.join(map(_sentence, trouble))} {following}".strip(), causes, names),
     }
@@ -77,7 +77,7 @@ def steps_of(remediation: Mapping[str, Any] | None) -> list[dict[str, str]]:
     at = names.index(remediation["step"])
     states = ["done" if place < at else "now" if place == at else "todo" for place in range(len(names))]
     return [
-        {"step": name, "words": STEP_TEXT[Step(name)], "state": state}
+        {"step": name, "message": STEP_TEXT[Step(name)], "state": state}
         for name, state in zip(names, states, strict=True)
     ]
 
@@ -103,7 +103,7 @@ def _why(
 ) -> list[dict[str, str]]:
     """The causes, the worst first; before them the cause of an open remediation where that is over."""
     reasons = [
-        _reason(each["code"], each["where"], "; ".join(each["words"]), each["next_step"], each["severity"])
+        _reason(each["code"], each["where"], "; ".join(each["messages"]), each["next_step"], each["severity"])
         for each in causes
         if not each["optional"]
     ]
@@ -114,7 +114,7 @@ def _why(
 
 
 def _reason(code: str, where: str, words: str, step: str = "", severity: str = "") -> dict[str, str]:
-    return {"code": code, "where": where, "words": words, "next_step": step, "severity": severity}
+    return {"code": code, "where": where, "message": words, "next_step": step, "severity": severity}
 
 
 def _next(

@@ -96,7 +96,7 @@ def remediation_plan(remediation: Remediation, rules: Rules, opted_out: str = ""
         "release_command": remediation.release_command,
         "approval": _approval(remediation, rules),
         "job": stands(remediation.job) if remediation.job is not None else "",
-        "words": _remediation_message(remediation, rules, opted_out),
+        "message": _remediation_message(remediation, rules, opted_out),
     }
 
 
@@ -109,7 +109,7 @@ def _approval(remediation: Remediation, rules: Rules) -> dict[str, Any] | None:
         "code": approval.code,
         "component": approval.component,
         "asked": approval.asked.isoformat(),
-        "words": waiting_words(remediation, rules),
+        "message": waiting_words(remediation, rules),
     }
 
 
@@ -138,7 +138,7 @@ def entry(
     return {
         **diagnosis_data(each.diagnosis),
         "action": "hold" if held else decision.action,
-        "words": held or decision.reason,
+        "message": held or decision.reason,
         "steps": [] if held else list(decision.steps),
         "rule": {"name": rule.name, "reason": rule.reason, "source": rule.source, "mode": rule.mode},
         "ladder": list(each.ladder),
@@ -157,20 +157,20 @@ def decisions(cause: Mapping[str, Any], plans: Iterable[Mapping[str, Any]], name
     for component in cause["components"]:
         if (plan := by_component.get(component)) is None:
             continue
-        where, words = names.of(component), names.plain(plan["words"])
+        where, words = names.of(component), names.plain(plan["message"])
         if plan["code"] != cause["code"]:
             words = f"{words} (decided for {plan['code']} there)"
         shown = {
             key: plan[key] for key in ("action", "steps", "rule", "ladder", "mode", "cannot", "acknowledged", "on_job")
         }
         key = json.dumps([shown, renamed(words, where, "@")], default=str)
-        groups.setdefault(key, ({**shown, "words": words, "of": where}, []))[1].append(where)
+        groups.setdefault(key, ({**shown, "message": words, "of": where}, []))[1].append(where)
     found = []
     for decision, devices in groups.values():
         all_of_them = device_range(devices)
-        words, first = decision.pop("words"), decision.pop("of")
+        words, first = decision.pop("message"), decision.pop("of")
         words = renamed(words, first, all_of_them) if len(devices) > 1 else words
-        found.append({"where": all_of_them if len(groups) > 1 else "", "words": words, **decision})
+        found.append({"where": all_of_them if len(groups) > 1 else "", "message": words, **decision})
     return found
 
 
@@ -188,7 +188,7 @@ def as_text(
     ``verbose``: each component by its own name.
     """
     open_now = data["remediation"]
-    remediation = for_reading(open_now["words"], causes, names) if open_now else "none"
+    remediation = for_reading(open_now["message"], causes, names) if open_now else "none"
     lines = [
         TextLine(f"{data['node']}  mode {data['mode']}  policy {data['policy']}  orchestrator {data['orchestrator']}"),
         TextLine(f"remediation  {remediation}"),
@@ -217,7 +217,7 @@ def decision_lines(decision: Mapping[str, Any]) -> Iterator[str]:
     """A decision: the act, the steps, the rule behind it and what forbids a remedy."""
     rule = decision["rule"]
     where = f"{decision['where']}: " if decision["where"] else ""
-    yield f"{decision['action']:<10}  {where}{decision['words']}"
+    yield f"{decision['action']:<10}  {where}{decision['message']}"
     if decision["steps"]:
         yield f"steps       {', '.join(decision['steps'])}"
     yield f"rule        {rule['name'] or 'its own remedy'}: {rule['reason']}"

@@ -97,7 +97,7 @@ def status_data(agent: Agent, board: PlanCache, *, problem: str = "") -> dict[st
         "devices": parts,
         "causes": [{**each, "decisions": decisions(each, plans, names)} for each in causes],
         "diagnoses": diagnoses,
-        "step_words": dict(STEP_TEXT),
+        "step_text": dict(STEP_TEXT),
         "plans": plans,
         "no_plan": no_plan,
         "checks": checks,
@@ -172,7 +172,7 @@ def _remediation_data(agent: Agent, remediation: Remediation | None, names: Devi
         "is_out": remediation.hold is not None or remediation.fenced,
         "at_rest": paused_by(remediation, rules, opted_out),
         "approval": planned["approval"],
-        "words": planned["words"],
+        "message": planned["message"],
     }
 
 
@@ -225,11 +225,11 @@ def _timeline(events: Sequence[Event], names: DeviceNames) -> list[dict[str, str
 def _lines(data: Mapping[str, Any], *, verbose: bool) -> Iterator[TextLine]:
     message, level = data["headline"], VERDICT_LEVEL[data["verdict"]]
     facts = (data["instance_type"] or "unknown type", data["orchestrator"], data["mode"], f"healthd {data['version']}")
-    yield head_line(data["node"], data["verdict"], message["words"], facts, level)
+    yield head_line(data["node"], data["verdict"], message["message"], facts, level)
     yield TextLine(f"  next  {message['next']}")
     if message["why"] and not message["why"][0]["severity"]:
         why = message["why"][0]
-        yield TextLine(f"  why   {' '.join(filter(None, (why['code'], why['where'])))}: {why['words']}")
+        yield TextLine(f"  why   {' '.join(filter(None, (why['code'], why['where'])))}: {why['message']}")
     more = {each["code"]: list(_decision_lines(each)) for each in data["causes"]}
     if verbose:
         for code, shown in more.items():
@@ -281,7 +281,7 @@ def _strip_lines(strip: Mapping[str, Any]) -> Iterator[TextLine]:
     signs = " ".join(_SIGN[part["state"]] for part in parts)
     yield TextLine(f"{strip['title']:<9} {signs}   {strip['summary']}", _worst(parts))
     for gap in strip["gaps"]:
-        yield TextLine(f"  {gap['state']:<9} {gap['where']}: {gap['words']}", _LEVEL[gap["state"]])
+        yield TextLine(f"  {gap['state']:<9} {gap['where']}: {gap['message']}", _LEVEL[gap["state"]])
     if strip["as_of"]:
         yield TextLine(f"  {strip['as_of']}")
 
@@ -295,7 +295,7 @@ def _decision_lines(cause: Mapping[str, Any]) -> Iterator[str]:
     """The decisions about a cause, and their steps. The rules behind them are in ``healthd plan``."""
     for each in cause["decisions"]:
         where = f"{each['where']}: " if each["where"] else ""
-        yield f"{each['action']}: {where}{each['words']}"
+        yield f"{each['action']}: {where}{each['message']}"
         if each["steps"]:
             yield f"steps: {'; '.join(STEP_TEXT[Step(step)] for step in each['steps'])}"
 

@@ -33,7 +33,7 @@ class DriverTrouble(Struct, frozen=True, kw_only=True):
     """A fault of the driver as a whole, with its evidence as a sentence."""
 
     fault: DriverFault
-    words: str
+    message: str
 
 
 def driver_trouble(node: Node, error: SourceError) -> DriverTrouble | None:
@@ -50,7 +50,7 @@ def driver_trouble(node: Node, error: SourceError) -> DriverTrouble | None:
 def told_by_gpu_driver(node: Node, error: SourceError) -> str:
     """The text on a fault that the check ``gpu.driver`` reports for all GPU checks; "" where there is none."""
     trouble = driver_trouble(node, error)
-    return f"{trouble.words}: gpu.driver reports it" if trouble else ""
+    return f"{trouble.message}: gpu.driver reports it" if trouble else ""
 
 
 def has_no_driver(node: Node) -> bool:
@@ -70,12 +70,12 @@ def _certain(node: Node, error: SourceError) -> DriverTrouble | None:
     gpus = pci_gpus(node) if may_be_absent or mismatch else ()
     if may_be_absent and _without_driver(node, gpus):
         words = f"the NVIDIA driver has none of the {len(gpus)} NVIDIA GPUs on the PCI bus"
-        return DriverTrouble(fault=DriverFault.ABSENT, words=words)
+        return DriverTrouble(fault=DriverFault.ABSENT, message=words)
     if not (not_loaded or mismatch) or not gpus or not _on_host(node):
         return None
     if mismatch:
-        return DriverTrouble(fault=DriverFault.MISMATCH, words="library and loaded driver differ, on the host")
-    return DriverTrouble(fault=DriverFault.ABSENT, words="NVML answers DRIVER_NOT_LOADED (9) on the host")
+        return DriverTrouble(fault=DriverFault.MISMATCH, message="library and loaded driver differ, on the host")
+    return DriverTrouble(fault=DriverFault.ABSENT, message="NVML answers DRIVER_NOT_LOADED (9) on the host")
 
 
 def _on_host(node: Node) -> bool:

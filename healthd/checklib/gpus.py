@@ -100,7 +100,7 @@ def _gaps(answer: GpuAnswer, gpu: Component, failures: Mapping[str, NvmlFailure]
         words = (
             f"{gpu}: {answer.refused.call} was refused with {_text(answer.refused.failure)}: gpu.recovery reports it"
         )
-        yield LeftTo(component=gpu, words=words)
+        yield LeftTo(component=gpu, reason=words)
     elif answer.failure is not None:
         yield f"{gpu}: NVML answered {_text(answer.failure)}"
     else:

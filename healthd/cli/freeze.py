@@ -65,7 +65,7 @@ def _done(options: Namespace, place: FreezePlace) -> Reply:
     if not options.length:
         return _shown(options, before, "on")
     if before:
-        words = f"there is one already: {before[0].words}; end it first with `healthd freeze --end`"
+        words = f"there is one already: {before[0].text}; end it first with `healthd freeze --end`"
         shown = _data(before, "on", refused=words) if options.json else ""
         return Reply(code=1, out=shown, err=f"healthd freeze: refused: {printable(words)}\n")
     return _begun(options, place)
@@ -103,7 +103,7 @@ def _data(freezes: tuple[Freeze, ...], word: str, *, refused: str = "") -> str:
 
 
 def _lines(freezes: tuple[Freeze, ...], word: str) -> str:
-    return "".join(f"{word}: {printable(each.words)}\n" for each in freezes) or "no freeze is on\n"
+    return "".join(f"{word}: {printable(each.text)}\n" for each in freezes) or "no freeze is on\n"
 
 
 def _user() -> str:

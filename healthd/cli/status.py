@@ -72,11 +72,11 @@ class PrintedStatus(Struct):
     def news(self, data: Mapping[str, Any]) -> Iterator[str]:
         """A line for each change since the last call, in the order of the status."""
         summary = data["headline"]
-        why = [" ".join(filter(None, (each["code"], each["where"], each["words"]))) for each in summary["why"]]
-        headline = (f"{data['verdict'].upper()}  {summary['words']}", *(f"  why     {each}" for each in why),
+        why = [" ".join(filter(None, (each["code"], each["where"], each["message"]))) for each in summary["why"]]
+        headline = (f"{data['verdict'].upper()}  {summary['message']}", *(f"  why     {each}" for each in why),
                     f"  next    {summary['next']}")  # fmt: skip
-        causes = ((each["code"], each["where"], _NUMBERS.sub("#", each["words"])) for each in summary["why"])
-        key = (data["verdict"], summary["words"], _NUMBERS.sub("#", summary["next"]), *causes)
+        causes = ((each["code"], each["where"], _NUMBERS.sub("#", each["message"])) for each in summary["why"])
+        key = (data["verdict"], summary["message"], _NUMBERS.sub("#", summary["next"]), *causes)
         if key != self.headline:
             yield from headline
         parts = {

@@ -102,9 +102,9 @@ class JobComparer:
         except BackendError:
             return  # it has just ended, or the next pass finds it
         result = self._sources.compared(job, gpus, now)
-        if result.words and result.words != self._told.get(listed.id):
-            self._log.warning("job.nccl", job=listed.id, user=job.user, message="; ".join(result.words))
-        self._told[listed.id] = result.words
+        if result.nccl_lines and result.nccl_lines != self._told.get(listed.id):
+            self._log.warning("job.nccl", job=listed.id, user=job.user, message="; ".join(result.nccl_lines))
+        self._told[listed.id] = result.nccl_lines
         if not result.devices:
             self._unreached(listed.id, result.remarks[0])
         found = {(each.finding.code, each.node, str(each.finding.component)): each for each in result.findings}

@@ -85,7 +85,7 @@ def fence_rules(config: Config, now: datetime) -> FenceRules:
     if not most:
         return FenceRules(most=most, objection="[budget] max_domains_out = 0")
     refused = frozen(freezes_on(config.remediation.freeze, now), Step.DRAIN)
-    return FenceRules(most=most, objection=refused.words if refused is not None else "")
+    return FenceRules(most=most, objection=refused.reason if refused is not None else "")
 
 
 def controller_timeouts(config: Config) -> Timeouts:

@@ -61,16 +61,16 @@ def wrong_with_controller(stats: ControllerStats) -> Sequence[Topic]:
             cause = " ".join((each.state, each.refusal or "", *each.troubles))
             about = TopicAbout(incident="operator", subject=each.node or FLEET, severity=Severity.CRITICAL)
             key = f"{PAGED}{each.node or 'cluster'}"
-            found.append(Topic(key=key, words=words, cause=cause, again_s=AGAIN_S, about=about))
+            found.append(Topic(key=key, message=words, cause=cause, again_s=AGAIN_S, about=about))
         elif each.state is RepairState.SILENT:
             about = TopicAbout(incident="silent", subject=each.node, what=each.message, severity=Severity.CRITICAL)
             words = f"{each.node}: {each.message}"
-            found.append(Topic(key=f"silent {each.node}", words=words, again_s=AGAIN_S, about=about))
+            found.append(Topic(key=f"silent {each.node}", message=words, again_s=AGAIN_S, about=about))
     if why := stats.slow() or stats.problem:
         words = f"no sync succeeds: the controller counts, drains and replaces no node: {why}"
         lasts_s = LASTS_S if stats.slow() else FAILING_LASTS_S
         about = TopicAbout(subject=FLEET, incident="controller", severity=Severity.CRITICAL)
-        found.append(Topic(key="rounds", words=words, lasts_s=lasts_s, cause="rounds", again_s=AGAIN_S, about=about))
+        found.append(Topic(key="rounds", message=words, lasts_s=lasts_s, cause="rounds", again_s=AGAIN_S, about=about))
     return found
 
 
@@ -81,7 +81,7 @@ def _incident(incident: IncidentStatus) -> Topic:
     cause = f"{incident.ever.bit_length()} {incident.cause}"
     return Topic(
         key=incident_key(incident.id, critical=incident.critical),
-        words=words,
+        message=words,
         lasts_s=0.0,
         cause=cause,
         again_s=AGAIN_S,
@@ -107,7 +107,7 @@ def _fence(fence: FenceStatus, orchestrator: str) -> Topic:
     title = f"NVLink domain {fence.domain} is back in service"
     return Topic(
         key=f"{PAGED}fence {fence.domain}",
-        words=words,
+        message=words,
         lasts_s=FENCED_LASTS_S,
         again_s=AGAIN_S,
         title=title,

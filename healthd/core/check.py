@@ -113,7 +113,7 @@ class Limit(Struct, frozen=True, kw_only=True):
     source: str
 
     @property
-    def words(self) -> str:
+    def text(self) -> str:
         """The limit in words, for a table."""
         return f"grows by {self.max_increase:g}"
 
@@ -128,7 +128,7 @@ class Rate(Struct, frozen=True, kw_only=True):
     source: str
 
     @property
-    def words(self) -> str:
+    def text(self) -> str:
         """The limit in words, for a table."""
         return f"grows by {self.max_increase:g} in {self.window_s:g} s"
 
@@ -147,7 +147,7 @@ class Stall(Struct, frozen=True, kw_only=True):
     among_siblings: bool = False
 
     @property
-    def words(self) -> str:
+    def text(self) -> str:
         """The limit in words, for a table."""
         return f"stands still for {self.for_s:g} s{', while a sibling moves' if self.among_siblings else ''}"
 
@@ -166,7 +166,7 @@ class Learned(Struct, frozen=True, kw_only=True):
     within: float = 1.0
 
     @property
-    def words(self) -> str:
+    def text(self) -> str:
         """The limit in words, for a table."""
         share = "" if self.within == 1 else f"{self.within:.0%} of "
         return f"stays at {share}the highest value seen on this instance"
@@ -183,7 +183,7 @@ class Accelerating(Struct, frozen=True, kw_only=True):
     source: str
 
     @property
-    def words(self) -> str:
+    def text(self) -> str:
         """The limit in words, for a table."""
         return "does not grow faster from day to day"
 
@@ -379,10 +379,10 @@ SOON = "run `healthd check` again in a minute"
 
 class LeftTo(Struct, frozen=True, kw_only=True):
     """Among gaps: a component that did not answer for a cause that another check finds. It makes nothing unknown here,
-    and ends nothing either. ``words``: the cause, and the check that finds it."""
+    and ends nothing either. ``reason``: the cause, and the check that finds it."""
 
     component: Component
-    words: str
+    reason: str
 
 
 def judged(
@@ -404,7 +404,7 @@ def judged(
     real = tuple(gap for gap in mixed if isinstance(gap, str))
     return Result(
         status=status_of(findings, real),
-        reason="; ".join([*real, *(each.words for each in left), *([left_out] if left_out else [])]),
+        reason="; ".join([*real, *(each.reason for each in left), *([left_out] if left_out else [])]),
         findings=findings,
         readings=tuple(readings),
         clearances=tuple(clearances),

@@ -439,7 +439,7 @@ class Refused(Struct, frozen=True, kw_only=True):
     """Why healthd does not do something now: the kind, and the sentence."""
 
     kind: Refusal
-    words: str
+    reason: str
 
 
 class Event(Struct, frozen=True, kw_only=True):

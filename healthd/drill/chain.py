@@ -160,20 +160,20 @@ class StageReached(Struct, frozen=True, kw_only=True):
 
     link: DrillStage
     at_s: float
-    words: str
+    message: str
 
 
 class Level(Struct, frozen=True, kw_only=True):
     """The decision in one mode. ``is_here``: the mode that holds on this node.
 
-    ``action`` and ``words`` as the policy returns them; ``cannot``: the remedies that this node cannot carry out, and
+    ``action`` and ``reason`` as the policy returns them; ``cannot``: the remedies that this node cannot carry out, and
     why.
     """
 
     mode: str
     is_here: bool
     action: str
-    words: str
+    reason: str
     steps: tuple[str, ...] = ()
     rule: str = ""
     rule_reason: str = ""

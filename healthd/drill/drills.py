@@ -69,7 +69,7 @@ class Drills:
 
     def due(self, check: str) -> None:
         """This check is due."""
-        self._tell(DrillEvent(what="due", at=time.monotonic(), words=check))
+        self._tell(DrillEvent(what="due", at=time.monotonic(), text=check))
 
     def came_round(self) -> None:
         """The engine has reconciled."""
@@ -78,7 +78,7 @@ class Drills:
     def close(self, why: str) -> None:
         """End the running drill, and refuse new ones."""
         self._closed = why
-        self._tell(DrillEvent(what="end", at=time.monotonic(), words=why))
+        self._tell(DrillEvent(what="end", at=time.monotonic(), text=why))
         if (current := self._current) is not None:
             current.injection.close()  # a worker that never answers is not waited for
         if self._one.acquire(timeout=_CLOSE_S):
@@ -142,7 +142,7 @@ class Drills:
         )
         self._checkup.notices, self._current = (banner(drill.id, what, drill.began, request.who), *notices), drill
         if self._closed:
-            drill.queue.put(DrillEvent(what="end", at=time.monotonic(), words=self._closed))
+            drill.queue.put(DrillEvent(what="end", at=time.monotonic(), text=self._closed))
         report: DrillReport | None = None
         try:
             report = drill.follow()

@@ -49,7 +49,7 @@ class DrillEvent(Struct, frozen=True, kw_only=True):
     what: Literal["records", "due", "round", "end"]
     at: float
     records: tuple[KernelRecord, ...] = ()
-    words: str = ""
+    text: str = ""
 
 
 class Stage(Struct, frozen=True, kw_only=True):
@@ -133,10 +133,10 @@ class Rehearsal:
         kind = self.request.kind
         match heard.what:
             case "end":
-                self._interrupted = self._why = heard.words
+                self._interrupted = self._why = heard.text
             case "records" if kind.of_kernel and self._lacks(DrillStage.READ):
                 self._read(heard)
-            case "due" if heard.words == kind.check and not kind.of_kernel and self._lacks(DrillStage.FAULT):
+            case "due" if heard.text == kind.check and not kind.of_kernel and self._lacks(DrillStage.FAULT):
                 if heard.at >= self._looked_at:  # else it joined the check run that was under way, as in the daemon
                     self._look(kind.check, heard.at)
             case "round" if self._diagnosis is not None and heard.at >= self._opened_at:
@@ -243,7 +243,7 @@ class Rehearsal:
 
     def _mark(self, link: DrillStage, words: str, at: float | None = None) -> None:
         at_s = (time.monotonic() if at is None else at) - self._t0
-        self._marks.append(StageReached(link=link, at_s=at_s, words=words))
+        self._marks.append(StageReached(link=link, at_s=at_s, message=words))
 
     def _break(self, link: DrillStage, why: str) -> None:
         self._missing, self._why = link, why
@@ -335,7 +335,7 @@ def _level(mode: Mode, each: Considered, *, is_here: bool) -> Level:
         mode=mode,
         is_here=is_here,
         action=each.decision.action,
-        words=each.decision.reason,
+        reason=each.decision.reason,
         steps=tuple(each.decision.steps),
         rule=each.rule.name,
         rule_reason=each.rule.reason,

@@ -51,7 +51,7 @@ READS_READINGS = msgspec.json.Decoder(NodeReadings)
 
 class JobComparison(Struct, frozen=True, kw_only=True):
     """A job whose devices were compared. ``hosts``: its nodes as a host list. ``remarks``: what is missing, a sentence
-    each. ``words``: NCCL's own, from the job's log."""
+    each. ``nccl_lines``: NCCL's own, from the job's log."""
 
     job: str
     hosts: str
@@ -59,7 +59,7 @@ class JobComparison(Struct, frozen=True, kw_only=True):
     findings: tuple[JobFinding, ...]
     ranking: Ranking
     remarks: tuple[str, ...] = ()
-    words: tuple[str, ...] = ()
+    nccl_lines: tuple[str, ...] = ()
 
     @property
     def gpus(self) -> int:
@@ -74,7 +74,7 @@ class JobComparison(Struct, frozen=True, kw_only=True):
         head = (
             f"job {self.job} on {self.hosts}: {nodes} nodes, {self.gpus} GPUs, {nics} NICs over {WINDOW_S / 60:g} min"
         )
-        lines = [head, *(f"! {each}" for each in self.remarks), *(f"NCCL      {each}" for each in self.words)]
+        lines = [head, *(f"! {each}" for each in self.remarks), *(f"NCCL      {each}" for each in self.nccl_lines)]
         lines += [
             f"{each.finding.severity:<10}{each.node}  {each.finding.message}  [{each.finding.code}]"
             for each in self.findings
@@ -98,7 +98,7 @@ class JobComparison(Struct, frozen=True, kw_only=True):
             "threshold": THRESHOLD,
             "quiet_s": QUIET_S,
             "remarks": list(self.remarks),
-            "nccl": list(self.words),
+            "nccl": list(self.nccl_lines),
             "findings": [_finding_data(each) for each in self.findings],
             "ranked_nodes": [_deviation_data(each) for each in self.ranking.nodes],
             "ranked_devices": [_deviation_data(each) for each in self.ranking.devices],
@@ -139,7 +139,7 @@ def compared(
         findings=findings,
         ranking=ranked(devices, of_job),
         remarks=tuple(remarks),
-        words=tuple(words),
+        nccl_lines=tuple(words),
     )
 
 

@@ -71,7 +71,7 @@ def _read(api: KubeApi, config: Config, clock: Callable[[], datetime]) -> FleetP
         taken=sum(slot.scope == CLUSTER for slot in leases.slots),
         only_slots=leases.only_slots,
         remarks=(*remarks, *leases.remarks),
-        freeze=leases.freeze.words if leases.freeze is not None else "",
+        freeze=leases.freeze.text if leases.freeze is not None else "",
         fences=fences,
     )
 

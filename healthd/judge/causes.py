@@ -24,7 +24,7 @@ class Cause(Struct, frozen=True, kw_only=True):
     """One cause. ``severity``: of the worst finding; None where checks are unknown, and ``code`` is the first check.
 
     ``where``: its devices as a range, "" for the whole node, or how many more checks are unknown for the same reason.
-    ``words``: the messages of its findings. ``remedy``: what the worst one calls for. ``explains``: codes that are open
+    ``messages``: of its findings. ``remedy``: what the worst one calls for. ``explains``: codes that are open
     because of it. ``optional``: an unknown that does not count. ``components``: its devices by their own names.
     ``checks``: the checks that are unknown. ``do``: the operator's next step about them, "" where `healthd doctor`
     names it.
@@ -33,7 +33,7 @@ class Cause(Struct, frozen=True, kw_only=True):
     code: str
     severity: Severity | None
     where: str
-    words: tuple[str, ...]
+    messages: tuple[str, ...]
     remedy: Remedy = Remedy.NONE
     since: datetime | None = None
     explains: tuple[str, ...] = ()
@@ -89,7 +89,7 @@ def unknowns_of(outcomes: Iterable[Outcome], names: DeviceNames) -> tuple[Cause,
             code=same[0].check,
             severity=None,
             where=f"and {len(same) - 1} more check{'s' if len(same) > 2 else ''}" if len(same) > 1 else "",
-            words=(reason,),
+            messages=(reason,),
             optional=optional,
             checks=tuple(each.check for each in same),
             do=_do(same),
@@ -139,7 +139,7 @@ def _cause(code: str, parts: Sequence[_Part], open_now: Mapping[FaultKey, Fault]
         code=code,
         severity=worst.severity,
         where=device_range(names.of(part.component) for part in ordered),
-        words=(*words[:_MOST_WORDS], *([f"and {left} more; see -v"] if left > 0 else ())),
+        messages=(*words[:_MOST_WORDS], *([f"and {left} more; see -v"] if left > 0 else ())),
         remedy=worst.remedy,
         since=min(part.since for part in parts),
         explains=tuple(dict.fromkeys(symptom for part in parts for symptom in part.explains)),

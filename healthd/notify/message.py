@@ -96,10 +96,10 @@ class NewsItem(Struct, frozen=True, kw_only=True):
         NewsKind,
         Meta(
             description="wrong: it is new. now: it has another cause. still: a daily reminder. step: its repair goes "
-            "on. over: it is over. ended: healthd's part is over, and words says whose it is now."
+            "on. over: it is over. ended: healthd's part is over, and message says whose it is now."
         ),
     ]
-    words: Annotated[str, Meta(description="The state, as a sentence.")]
+    message: Annotated[str, Meta(description="The state, as a sentence.")]
     since: Annotated[datetime, Meta(description="Since when it is so.")]
     over: Annotated[datetime | None, Meta(description="Since when it is over; null while it is open.")]
     next_step: Annotated[str, Meta(description="The first step of an operator.")]
@@ -290,7 +290,7 @@ def _items(pieces: Iterable[Piece]) -> tuple[NewsItem, ...]:
         NewsItem(
             key=each.key,
             state=each.news,
-            words=each.words,
+            message=each.message,
             since=each.since,
             over=each.over,
             next_step=each.next_step,
@@ -320,9 +320,9 @@ def _title(subject: str, state: IncidentState, standing: Sequence[Topic], pieces
     what = _what([each.about for each in standing] or [each.about for each in pieces])
     if standing:
         return _cut(_open_title(subject, state, standing, what), _LONGEST_TITLE)
-    words = pieces[0].words
+    words = pieces[0].message
     if state is IncidentState.CLOSED:
-        ended = next(each.words for each in pieces if each.news is NewsKind.ENDED)
+        ended = next(each.message for each in pieces if each.news is NewsKind.ENDED)
         return _cut(f"{subject} handed over: {_sentences(what, ended)}", _LONGEST_TITLE)
     is_back = any(each.about.out for each in pieces)
     if state is IncidentState.OPEN:
@@ -337,11 +337,11 @@ def _open_title(subject: str, state: IncidentState, standing: Sequence[Topic], w
     out = next((each for each in standing if each.key == NODE_KEY and each.about.out), None)
     if page is not None:
         head = f"{subject} drained, and" if out is not None else subject
-        return f"{head} needs an operator: {_sentences(what, page.words.partition(_ASKS)[2] or page.words)}"
+        return f"{head} needs an operator: {_sentences(what, page.message.partition(_ASKS)[2] or page.message)}"
     if out is not None:
-        return f"{subject} drained: {_sentences(what or out.words)} {_STEPS.get(out.step, '')}".rstrip()
+        return f"{subject} drained: {_sentences(what or out.message)} {_STEPS.get(out.step, '')}".rstrip()
     if not what:
-        return f"{subject}: {_sentences(standing[0].words)}"
+        return f"{subject}: {_sentences(standing[0].message)}"
     worst = max((each.about.severity for each in standing), key=SEVERITY_RANK.__getitem__)
     known = ", acknowledged" if state is IncidentState.ACKNOWLEDGED else ""
     return f"{subject} {worst}{known}: {_sentences(what)}"

@@ -119,8 +119,8 @@ class Topic(Struct, frozen=True, kw_only=True):
     """A problem that is open now. ``key`` identifies it over time; ``lasts_s``: how long it must last.
 
     ``cause``: another cause under a known key is news. ``again_s``: the pause between two reminders; 0 for none.
-    ``title``: the text of its end; "" for ``words``. ``last``: the problem is no longer open, and ``words`` is how it
-    ended; with a ``cause`` only if that cause was reported last. ``stays_out``: the node stays out of service.
+    ``title``: the text of its end; "" for ``message``. ``last``: the problem is no longer open, and ``message`` is how
+    it ended; with a ``cause`` only if that cause was reported last. ``stays_out``: the node stays out of service.
 
     ``code`` and ``component``: the one fault that it is about, where an incident of that fault says as much; else "".
     ``critical``: it is a page, or a critical fault that no operator acknowledged. ``next_step``: what an operator does
@@ -129,7 +129,7 @@ class Topic(Struct, frozen=True, kw_only=True):
     """
 
     key: str
-    words: str
+    message: str
     lasts_s: float = LASTS_S
     cause: str = ""
     again_s: float = 0.0
@@ -147,13 +147,13 @@ class Topic(Struct, frozen=True, kw_only=True):
 
 
 class TopicMemory(Struct, frozen=True, kw_only=True):
-    """The memory of a topic. ``told``: it was reported with these ``words``, at ``at``. ``gone``: since when it is
+    """The memory of a topic. ``told``: it was reported with these ``message``, at ``at``. ``gone``: since when it is
     over. ``causes``: the reported causes, newest last. ``changed``: since when it has another cause. ``title``: the
     text of its end. ``over``: when its end was reported last, which is remembered for a day; ``returns``: how often it
     came back within a day of that. ``waits``: it has lasted, and was not reported because an incident of it may come:
     its end is reported all the same. ``step``: the reported step of its repair."""
 
-    words: str
+    message: str
     since: datetime
     told: bool = False
     gone: datetime | None = None
@@ -173,7 +173,7 @@ class Piece(Struct, frozen=True, kw_only=True):
     ``next_step``: the operator's next step about it."""
 
     key: str
-    words: str
+    message: str
     since: datetime
     over: datetime | None = None
     news: NewsKind = NewsKind.WRONG
@@ -194,7 +194,7 @@ class Piece(Struct, frozen=True, kw_only=True):
     @property
     def line(self) -> str:
         """The line of the message's text."""
-        return f"{_HEADS[self.news]}: {self.words} (since {self.since:%Y-%m-%d %H:%M:%S} UTC)"
+        return f"{_HEADS[self.news]}: {self.message} (since {self.since:%Y-%m-%d %H:%M:%S} UTC)"
 
 
 def topics(
@@ -225,7 +225,7 @@ def topics(
     found += _replaced(remediation, {topic.key for topic in found})
     if verdict is Verdict.UNKNOWN:
         unknown = "the health of the node is unknown; `healthd check` names the checks and the reasons"
-        found.append(Topic(key=UNKNOWN_KEY, words=unknown, lasts_s=UNKNOWN_LASTS_S))
+        found.append(Topic(key=UNKNOWN_KEY, message=unknown, lasts_s=UNKNOWN_LASTS_S))
     found += _node(decision, remediation, ended)
     if decision is not None and decision.action is Action.PAGE:
         found.append(_page(decision, remediation))
@@ -236,7 +236,7 @@ def of_absent(node: str, message: str) -> Topic:
     """The page for a node whose daemon sends no messages."""
     words = f"an operator is needed: {node}: {message}"
     about = TopicAbout(incident="absent", subject=node, severity=Severity.CRITICAL)
-    return Topic(key=f"{PAGED}absent {node}", words=words, again_s=AGAIN_S, about=about)
+    return Topic(key=f"{PAGED}absent {node}", message=words, again_s=AGAIN_S, about=about)
 
 
 def unkept(problem: str) -> tuple[Topic, ...]:
@@ -244,7 +244,7 @@ def unkept(problem: str) -> tuple[Topic, ...]:
     words = f"an operator is needed: healthd cannot write its state, so it repairs nothing: {problem}"
     page = Topic(
         key=f"{PAGED}state",
-        words=words,
+        message=words,
         lasts_s=UNKNOWN_LASTS_S,
         again_s=AGAIN_S,
         critical=True,
@@ -274,13 +274,13 @@ def _faults(
     for index, root in enumerate(roots):
         key, title = _key(root.code, diagnosis.component), f"{root.code} on {diagnosis.component}"
         if SEVERITY_RANK[root.severity] < SEVERITY_RANK[least]:
-            yield Topic(key=key, words=f"{title}: still open, now only {root.severity}", last=True)
+            yield Topic(key=key, message=f"{title}: still open, now only {root.severity}", last=True)
         elif acked or words.get(key):
             until = words.get(key) or "acknowledged"
             text = f"{title}: {until}, by an operator; the fault is still open"
             yield Topic(
                 key=key,
-                words=text,
+                message=text,
                 cause=f"acknowledged {root.severity}",
                 again_s=AGAIN_S if root.severity is Severity.CRITICAL else 0.0,
                 title=title,
@@ -293,7 +293,7 @@ def _faults(
             is_critical = root.severity is Severity.CRITICAL
             yield Topic(
                 key=key,
-                words=text,
+                message=text,
                 cause=f"{root.severity} {root.remedy}",
                 again_s=AGAIN_S if again and is_critical else 0.0,
                 title=title,
@@ -319,7 +319,7 @@ def _symptoms(diagnoses: Sequence[Diagnosis], faults: Iterable[Fault]) -> Iterat
                 (f"{each.code} on {each.component}" for each in diagnoses if fault.code in each.codes), "another fault"
             )
             words = f"{fault.code} on {fault.component}: still open, a symptom of {cause}"
-            yield Topic(key=key, words=words, last=True)
+            yield Topic(key=key, message=words, last=True)
 
 
 def _replaced(remediation: Remediation | None, keys: Container[str]) -> Iterator[Topic]:
@@ -334,7 +334,7 @@ def _replaced(remediation: Remediation | None, keys: Container[str]) -> Iterator
     if remediation.code and key not in keys:
         words = f"{title}: machine replaced, verifying the new one"
         about = _about(remediation.code, remediation.component)
-        yield Topic(key=key, words=words, cause="replaced", title=title, reason=remediation.why, about=about)
+        yield Topic(key=key, message=words, cause="replaced", title=title, reason=remediation.why, about=about)
 
 
 def _node(decision: Decision | None, remediation: Remediation | None, ended: Remediation | None) -> Iterator[Topic]:
@@ -345,7 +345,7 @@ def _node(decision: Decision | None, remediation: Remediation | None, ended: Rem
         title = f"out of service for {remediation.code} on {remediation.component} [{remediation.id}]"
         yield Topic(
             key=NODE_KEY,
-            words=f"{title}: {remediation.note}",
+            message=f"{title}: {remediation.note}",
             lasts_s=0.0,
             cause=_story(remediation),
             title=title,
@@ -363,7 +363,7 @@ def _node(decision: Decision | None, remediation: Remediation | None, ended: Rem
         title = f"{over.code} on {over.component}, on a node of another owner" if over is not None else ""
         yield Topic(
             key=NODE_KEY,
-            words=f"{decision.reason}{still}",
+            message=f"{decision.reason}{still}",
             cause="foreign",
             again_s=again_s,
             title=title,
@@ -372,15 +372,15 @@ def _node(decision: Decision | None, remediation: Remediation | None, ended: Rem
             about=_about(over.code, over.component) if over is not None else TopicAbout(),
         )
     elif decision is not None and refusal is Refusal.ORPHAN:
-        yield Topic(key=NODE_KEY, words=decision.reason, cause="orphan")
+        yield Topic(key=NODE_KEY, message=decision.reason, cause="orphan")
     elif decision is not None and refusal is Refusal.ACKNOWLEDGED:
         about = decision.diagnosis
         still = f", although {about.code} on {about.component} is still open" if about is not None else ""
-        yield Topic(key=NODE_KEY, words=f"back in service by an operator{still}", last=True)
+        yield Topic(key=NODE_KEY, message=f"back in service by an operator{still}", last=True)
     elif ended is not None and ended.end in _NOT_BACK:
         words = f"remediation ended without a release [{ended.id}]: {ended.note}"
         stays_out = ended.adopted and ended.end is End.ABANDONED
-        yield Topic(key=NODE_KEY, words=words, cause=_story(ended), last=True, stays_out=stays_out)
+        yield Topic(key=NODE_KEY, message=words, cause=_story(ended), last=True, stays_out=stays_out)
 
 
 def _story(remediation: Remediation) -> str:
@@ -428,7 +428,7 @@ def _page(decision: Decision, remediation: Remediation | None) -> Topic:
     is_of_fault = is_named and decision.refusal in _OF_FAULT
     return Topic(
         key=key,
-        words=words,
+        message=words,
         lasts_s=lasts_s,
         cause=_kind(decision, remediation),
         again_s=AGAIN_S,
@@ -484,7 +484,7 @@ def tell(
         is_over = seen.told and now - gone >= _over_after(key, seen, gone, stays_out=stays_out)
         if seen.waits or is_over:
             news.append(_ending(key, seen, ending, gone))
-            after[key] = TopicMemory(words="", since=gone, gone=gone, over=now, returns=seen.returns)
+            after[key] = TopicMemory(message="", since=gone, gone=gone, over=now, returns=seen.returns)
         elif seen.told or _is_within_a_day(seen.over, now):
             after[key] = replace(seen, gone=gone)
     return after, tuple(news)
@@ -493,7 +493,7 @@ def tell(
 def _piece(topic: Topic, since: datetime, what: NewsKind) -> Piece:
     return Piece(
         key=topic.key,
-        words=topic.words,
+        message=topic.message,
         since=since,
         news=what,
         code=topic.about.code or topic.key.removeprefix(PAGED).partition(" ")[0],
@@ -505,7 +505,7 @@ def _piece(topic: Topic, since: datetime, what: NewsKind) -> Piece:
 def _remembered(seen: TopicMemory | None, topic: Topic, now: datetime) -> TopicMemory:
     """The memory of a topic that is open now."""
     if seen is None:
-        return TopicMemory(words=topic.words, since=now)
+        return TopicMemory(message=topic.message, since=now)
     is_back = seen.gone is not None and not seen.told
     return replace(seen, gone=None, since=now if is_back else seen.since)
 
@@ -513,7 +513,7 @@ def _remembered(seen: TopicMemory | None, topic: Topic, now: datetime) -> TopicM
 def _held(seen: TopicMemory, topic: Topic, incident: str, now: datetime) -> TopicMemory:
     """The memory of an open topic that is not reported now."""
     has_lasted = now - seen.since >= timedelta(seconds=topic.lasts_s)
-    return replace(seen, words=topic.words, title=topic.title, waits=has_lasted and not incident, about=topic.about)
+    return replace(seen, message=topic.message, title=topic.title, waits=has_lasted and not incident, about=topic.about)
 
 
 def _over_after(key: str, seen: TopicMemory, gone: datetime, *, stays_out: bool) -> timedelta:
@@ -532,8 +532,8 @@ def _heard(seen: TopicMemory, topic: Topic, now: datetime) -> tuple[TopicMemory,
     """The memory of an open topic, and its news."""
     told = replace(
         seen,
-        words=topic.words,
-        title=topic.title or topic.words,
+        message=topic.message,
+        title=topic.title or topic.message,
         told=True,
         waits=False,
         at=now,
@@ -563,10 +563,10 @@ def _heard(seen: TopicMemory, topic: Topic, now: datetime) -> tuple[TopicMemory,
 def _ending(key: str, seen: TopicMemory, ending: Topic | None, gone: datetime) -> Piece:
     """The news of a topic's end: how it ended, if that is known; else that it is over."""
     over = Piece(
-        key=key, words=seen.title or seen.words, since=seen.since, over=gone, news=NewsKind.OVER, about=seen.about
+        key=key, message=seen.title or seen.message, since=seen.since, over=gone, news=NewsKind.OVER, about=seen.about
     )
     if ending is not None and (not ending.cause or seen.causes[-1:] == (ending.cause,)):
-        return replace(over, words=ending.words, news=NewsKind.ENDED)
+        return replace(over, message=ending.message, news=NewsKind.ENDED)
     return over
 
 
@@ -601,6 +601,6 @@ def lines(pieces: Sequence[Piece]) -> list[str]:
 
 def _folded_lines(pieces: Sequence[Piece]) -> Iterator[list[str]]:
     """The lines for news of one kind: what it is, and what to do."""
-    for each in folded_texts(piece.words for piece in pieces):
+    for each in folded_texts(piece.message for piece in pieces):
         first = pieces[each.members[0]]
-        yield [replace(first, words=each.text).line, *([f"{DO}{first.next_step}"] if first.next_step else [])]
+        yield [replace(first, message=each.text).line, *([f"{DO}{first.next_step}"] if first.next_step else [])]

@@ -137,7 +137,7 @@ def for_operators(found: Iterable[Topic], names: DeviceNames) -> Iterator[Topic]
         step = operators_step(each.code, each.remedy) if each.remedy is not None else ""
         yield replace(
             each,
-            words=_read(each.words, each, devices, names),
+            message=_read(each.message, each, devices, names),
             title=_read(each.title, each, devices, names),
             next_step=step,
             about=_named(each.about, each.reason, names),

@@ -410,7 +410,7 @@ def _by_incident(pieces: Iterable[Piece]) -> dict[str, list[Piece]]:
 
 def _held_words(topic: Topic, incident: str) -> str:
     why = f"incident {incident} reports it" if incident else "an incident of many nodes may report it"
-    return f"message held: {why}: {topic.words}"
+    return f"message held: {why}: {topic.message}"
 
 
 def still_told(kept: str) -> tuple[Topic, ...]:
@@ -422,7 +422,7 @@ def still_told(kept: str) -> tuple[Topic, ...]:
     return tuple(
         Topic(
             key=key,
-            words=seen.words,
+            message=seen.message,
             title=seen.title,
             lasts_s=LASTS_S if key in told else AGAIN_S,  # what only the receivers of the node's state know
             cause="".join(seen.causes[-1:]),

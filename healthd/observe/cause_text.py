@@ -28,7 +28,7 @@ def cause_data(cause: Cause) -> dict[str, Any]:
         "severity": cause.severity or "unknown",
         "where": cause.where,
         "since": cause.since.isoformat() if cause.since else None,
-        "words": list(cause.words),
+        "messages": list(cause.messages),
         "explains": list(cause.explains),
         "acknowledged": cause.acknowledged,
         "next_step": _step_of(cause),
@@ -84,7 +84,7 @@ def cause_lines(
         facts = (f"{each['code']:<{code_width}}", f"{each['where']:<{where_width}}",
                  f"since {age(since, now)}" if since else "optional" if each["optional"] else "")  # fmt: skip
         yield TextLine(f"  {SIGNS[level]} {'   '.join(facts)}".rstrip(), level)
-        for text in (*each["words"], *_beside(each), *more.get(each["code"], ())):
+        for text in (*each["messages"], *_beside(each), *more.get(each["code"], ())):
             yield TextLine(f"    {text}")
         if each["next_step"] and level != "info":
             yield TextLine(f"    do: {each['next_step']}")

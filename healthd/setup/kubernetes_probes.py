@@ -58,7 +58,7 @@ class Right(Struct, frozen=True, kw_only=True):
     acts: bool = False
 
     @property
-    def words(self) -> str:
+    def title(self) -> str:
         """As kubectl auth can-i has it."""
         what = "/".join(filter(None, (self.resource, self.subresource)))
         return f"{self.verb} {what}{f' {self.name}' if self.name else ''}"
@@ -238,7 +238,7 @@ def _rights(environ: Mapping[str, str], config: Config, machine: Machine) -> Ite
         missing = [right for right in rights if not _may(api, right)]
         for right in missing:
             where = f" in namespace {right.namespace}" if right.namespace else ""
-            why = f"it may not {right.words}{where}: {right.use}"
+            why = f"it may not {right.title}{where}: {right.use}"
             optional = right.acts and observes
             yield DoctorResult(about="rights", told=LookResult.MISSING, why=why, fix=_RBAC, optional=optional)
         if not missing:
@@ -261,7 +261,7 @@ def _may(api: KubeApi, right: Right) -> bool:
     spec = {"resourceAttributes": {key: value for key, value in wanted.items() if value}}
     told = api.create(ResourceKind.ACCESS_REVIEW, {"spec": spec}).get("status") or {}
     if "allowed" not in told:
-        raise BackendUnknown(f"the server gave no answer about the right to {right.words}")
+        raise BackendUnknown(f"the server gave no answer about the right to {right.title}")
     return bool(told["allowed"])
 
 
@@ -278,7 +278,7 @@ def _node_health(environ: Mapping[str, str], config: Config, machine: Machine) -
             why = "the API server does not serve nodehealths.healthd.io/v1alpha1, so no node can request a repair"
             yield DoctorResult(about=about, told=LookResult.MISSING, why=why, fix=NO_CRD)
             return
-        shown = seen.status.words if seen is not None and seen.status is not None else "nothing"
+        shown = seen.status.text if seen is not None and seen.status is not None else "nothing"
         why = f"served; this node: {shown}"
         yield DoctorResult(about=about, told=LookResult.OK, why=why)
 

@@ -182,16 +182,16 @@ class RequestedNode:
     def no_repair_now(self, remediation: Remediation, view: NodeView) -> Refused | None:
         """The objection of a reading before the act."""
         if why := self._rules().hands_off(view):
-            return Refused(kind=Refusal.OPTED_OUT, words=f"opted out: {why}")
+            return Refused(kind=Refusal.OPTED_OUT, reason=f"opted out: {why}")
         if not view.idle:
-            return Refused(kind=Refusal.NOT_IDLE, words="the node is not idle")
+            return Refused(kind=Refusal.NOT_IDLE, reason="the node is not idle")
         if (reason_against := in_maintenance(view)) is not None:
             return reason_against
         if (reason_against := frozen(self._rules().freezes, remediation.step)) is not None:
             return reason_against
         mode = self._rules().mode
         kind = Refusal.OBSERVE if mode is Mode.OBSERVE else Refusal.LOWERED
-        return None if mode.repairs else Refused(kind=kind, words=f"the controller is in {mode} mode")
+        return None if mode.repairs else Refused(kind=kind, reason=f"the controller is in {mode} mode")
 
     def reason_against(self, remedy: Remedy) -> str:
         """Whether another remedy follows is the node's to say."""
@@ -281,7 +281,7 @@ class RequestedAct:
         if (lost := self._node.watched(remediation, view, now)) is not None:
             return lost.message
         if (why := self._node.no_repair_now(remediation, view)) is not None:
-            return why.words
+            return why.reason
         if want.remedy is not Remedy.REBOOT_NODE:
             return ""
         if is_away(view):

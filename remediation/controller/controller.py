@@ -252,7 +252,7 @@ class Controller:
         try:
             view = self._node(found.want.node).view()
             if (why := self._refusal(found, view, now)) is not None:
-                return replace(result, message=f"{result.message}; not asked for again: {why.words}")
+                return replace(result, message=f"{result.message}; not asked for again: {why.reason}")
             return act.again(replace(result, remediation=replace(result.remediation, hold=view.hold)), now)
         except BackendError as error:
             return replace(result, message=f"{result.message}; not asked for again: {error}")
@@ -279,7 +279,7 @@ class Controller:
         why = self._refusal(found, view, now)
         if want.unanswered and (why or not is_silent(view)):
             self._silent.pop(want.node, None)
-            message = f"its reboot should be over: left to its own daemon, {why.words if why else 'it is not DOWN'}"
+            message = f"its reboot should be over: left to its own daemon, {why.reason if why else 'it is not DOWN'}"
             return _status_of(found, message, RepairState.LEFT_ALONE, refusal=why.kind if why else None)
         if why and why.kind is Refusal.LATE:  # a no would be an answer of the platform's: the node asks again by itself
             return self._waits(found, why)
@@ -293,27 +293,27 @@ class Controller:
         try:
             cannot = act.reason_against()
         except BackendError as error:
-            return self._waits(found, Refused(kind=Refusal.UNREADABLE, words=str(error)), page=True)
+            return self._waits(found, Refused(kind=Refusal.UNREADABLE, reason=str(error)), page=True)
         if cannot:
-            return self._refused(found, Refused(kind=Refusal.CANNOT, words=cannot), now)
+            return self._refused(found, Refused(kind=Refusal.CANNOT, reason=cannot), now)
         return self._came_of(found, act.go(self._opened(found, view, now), now))
 
     def _not_now(self, want: WantedAct) -> Refused | None:
         mode = self._rules().mode
         if not mode.repairs:
             kind = Refusal.OBSERVE if mode is Mode.OBSERVE else Refusal.LOWERED
-            return Refused(kind=kind, words=f"the controller is in {mode} mode")
+            return Refused(kind=kind, reason=f"the controller is in {mode} mode")
         if is_moot(want, self._booted(want.node)):
             words = "it has booted since it asked: its daemon says what is still wrong"
-            return Refused(kind=Refusal.MANAGED, words=words)
+            return Refused(kind=Refusal.MANAGED, reason=words)
         return None
 
     def _powered_down(self, found: FoundRequest) -> NodeStatus:
         """Nothing is there to act on. Its drain and slots are released (``absent``), and its daemon asks again."""
         self._silent.pop(found.want.node, None)
-        why = Refused(kind=Refusal.MANAGED, words="power saving has taken its machine away")
+        why = Refused(kind=Refusal.MANAGED, reason="power saving has taken its machine away")
         if found.want.unanswered:
-            return _status_of(found, why.words, RepairState.LEFT_ALONE, refusal=why.kind)
+            return _status_of(found, why.reason, RepairState.LEFT_ALONE, refusal=why.kind)
         return self._waits(found, why)
 
     def _refusal(self, found: FoundRequest, view: NodeView, now: datetime) -> Refused | None:
@@ -366,7 +366,7 @@ class Controller:
         if remediation.end is None and remediation.step is not _STEP[want.remedy]:
             remediation = replace(remediation, end=End.DONE)
         elif remediation.end is None and remediation.phase is Phase.PLANNED:
-            why = Refused(kind=result.refusal or Refusal.REFUSED, words=result.message)
+            why = Refused(kind=result.refusal or Refusal.REFUSED, reason=result.message)
             try:
                 return self._waits(found, why, page=result.page)
             finally:  # also where the node could not be told: what was not begun must not be waited for
@@ -389,9 +389,9 @@ class Controller:
     def _refused(self, found: FoundRequest, why: Refused, now: datetime) -> NodeStatus:
         """For good: the node goes on from there, or an operator does."""
         if found.want.unanswered:
-            message = f"it did not come back from its reboot, and is not replaced: {why.words}"
+            message = f"it did not come back from its reboot, and is not replaced: {why.reason}"
             return _status_of(found, message, RepairState.SILENT, page=True, refusal=why.kind)
-        remediation = replace(self._opened(found, None, now), end=End.FAILED, note=f"refused: {why.words}")
+        remediation = replace(self._opened(found, None, now), end=End.FAILED, note=f"refused: {why.reason}")
         self._journal.write(remediation, remediation.note)
         self._answer(found, remediation)
         return _status_of(found, remediation.note, RepairState.REFUSED, page=True, refusal=why.kind)
@@ -399,10 +399,10 @@ class Controller:
     def _waits(self, found: FoundRequest, why: Refused, *, page: bool = False) -> NodeStatus:
         if found.want.unanswered:
             self._put_back(found)
-            message = f"it did not come back from its reboot, and is not replaced yet: {why.words}"
+            message = f"it did not come back from its reboot, and is not replaced yet: {why.reason}"
             return _status_of(found, message, RepairState.SILENT, page=True, refusal=why.kind)
-        self._tell(found, replace(found.record, answer=RequestAnswer.WAITS, message=why.words), begun=None)
-        return _status_of(found, why.words, RepairState.WAITS, page=page, refusal=why.kind)
+        self._tell(found, replace(found.record, answer=RequestAnswer.WAITS, message=why.reason), begun=None)
+        return _status_of(found, why.reason, RepairState.WAITS, page=page, refusal=why.kind)
 
     def _answer(self, found: FoundRequest, remediation: Remediation) -> None:
         """Have the record say what the disk says. One that says so already is left alone."""

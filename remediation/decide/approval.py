@@ -74,7 +74,7 @@ def ask(
             f"approved by default: {remedy}",
         )
     asking = replace(remediation, approval=approval)
-    waits = None if approval.given else Refused(kind=Refusal.APPROVAL, words=waiting_words(asking, rules))
+    waits = None if approval.given else Refused(kind=Refusal.APPROVAL, reason=waiting_words(asking, rules))
     return ApprovalGate(remediation=asking, waits=waits, news=news)
 
 
@@ -85,7 +85,7 @@ def objection(
     remedy = ACTS[remediation.step]
     if _is_given(remediation, remedy) or not needs_approval(remediation, remedy, rules, diagnoses, canary):
         return None
-    return Refused(kind=Refusal.APPROVAL, words=f"{remedy} needs an operator's approval")
+    return Refused(kind=Refusal.APPROVAL, reason=f"{remedy} needs an operator's approval")
 
 
 def approve(
@@ -107,12 +107,12 @@ def approve(
         return f"approved already: {remediation.approval.by if remediation.approval else ''}"
     if act is None:
         words = f"remediation {remediation.id} has no act before it, it is at {remediation.step}: {remediation.note}"
-        return Refused(kind=Refusal.NOT_NEEDED, words=words)
+        return Refused(kind=Refusal.NOT_NEEDED, reason=words)
     if remedy is not act:
         named = "name the act" if remedy is None else f"its next act is {act}, not {remedy}"
-        return Refused(kind=Refusal.APPROVAL, words=f"{named}: {approve_command(remediation.id, act)}")
+        return Refused(kind=Refusal.APPROVAL, reason=f"{named}: {approve_command(remediation.id, act)}")
     if not needs_approval(remediation, act, rules, diagnoses, canary):
-        return Refused(kind=Refusal.NOT_NEEDED, words=f"{act} needs no approval here: mode {rules.mode}")
+        return Refused(kind=Refusal.NOT_NEEDED, reason=f"{act} needs no approval here: mode {rules.mode}")
     asked = Approval(remedy=act, code=remediation.code, component=remediation.component, asked=now)
     if remediation.approval is not None and _is_asked(remediation, act):
         asked = remediation.approval

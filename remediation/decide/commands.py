@@ -66,14 +66,14 @@ class Command(Struct, frozen=True, kw_only=True):
         return _ACTIONS[self.verb]
 
     @property
-    def words(self) -> str:
+    def reason(self) -> str:
         """``psu looks odd (uid 0)``."""
         return f"{self.why or 'no reason given'} ({self.who})"
 
     @property
     def title(self) -> str:
         """``quarantine by command: psu looks odd (uid 0)``."""
-        return f"{self.verb} by command: {self.words}"
+        return f"{self.verb} by command: {self.reason}"
 
 
 class CommandOutcome(Struct, frozen=True, kw_only=True):
@@ -114,7 +114,7 @@ def repaired_meanwhile(remediation: Remediation, command: Command, remedy: Remed
     steps = steps if Step.DRAIN in remediation.steps else without_drain(steps)
     return replace(
         remediation,
-        command=f"{remediation.command}; then repair, {command.words}",
+        command=f"{remediation.command}; then repair, {command.reason}",
         steps=steps,
         index=steps.index(Step.WAIT_IDLE),
         phase=Phase.PLANNED,
@@ -153,8 +153,8 @@ def release_by_command(remediation: Remediation, command: Command, trouble: str)
     or ""."""
     if trouble and not command.forced:
         help_ = "to release it all the same, and acknowledge what is open: `healthd release --force --reason TEXT`"
-        return Refused(kind=Refusal.NOT_WELL, words=f"{trouble}; {help_}")
-    remediation = replace(remediation, release_command=command.words, forced=remediation.forced or command.forced)
+        return Refused(kind=Refusal.NOT_WELL, reason=f"{trouble}; {help_}")
+    remediation = replace(remediation, release_command=command.reason, forced=remediation.forced or command.forced)
     if remediation.end is not End.FAILED:
         return remediation
     return replace(remediation, end=None, phase=Phase.PLANNED)  # what it had asked of the machine was given up as well
@@ -179,9 +179,9 @@ def _remediation(
         code=code,
         component=str(component),
         remedy=about.remedy if about else Remedy.NONE,
-        why=f"by command: {command.words}",
+        why=f"by command: {command.reason}",
         text=visible_text(code, str(component), remediation_id),
         steps=steps if drains else without_drain(steps),
         fenced=True,
-        command=command.words,
+        command=command.reason,
     )

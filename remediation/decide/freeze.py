@@ -26,7 +26,7 @@ class Freeze(Struct, frozen=True, kw_only=True):
     allow: frozenset[Step] = DRAINS
 
     @property
-    def words(self) -> str:
+    def text(self) -> str:
         """``freeze until 2026-01-01 04:00 UTC: driver rollout (alice)``."""
         until = f" until {self.until:%Y-%m-%d %H:%M} UTC" if self.until is not None else ""
         return f"freeze{until}: {self.reason or 'no reason given'}{f' ({self.by})' if self.by else ''}"
@@ -34,13 +34,13 @@ class Freeze(Struct, frozen=True, kw_only=True):
 
 def frozen(freezes: Iterable[Freeze], step: Step) -> Refused | None:
     """The objection of the freezes that are on to a step that is not begun."""
-    against = [each.words for each in freezes if step not in each.allow]
-    return Refused(kind=Refusal.FROZEN, words="; ".join(against)) if against else None
+    against = [each.text for each in freezes if step not in each.allow]
+    return Refused(kind=Refusal.FROZEN, reason="; ".join(against)) if against else None
 
 
 def in_words(freezes: Iterable[Freeze]) -> str:
     """All freezes in one line, or ""."""
-    return "; ".join(each.words for each in freezes)
+    return "; ".join(each.text for each in freezes)
 
 
 def from_epoch(until_s: int) -> datetime:

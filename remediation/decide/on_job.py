@@ -81,12 +81,12 @@ class JobStage(StrEnum):
 
 class JobRestart(Struct, frozen=True, kw_only=True):
     """The restart of one run of a job by one remediation. ``job``: its id, "" where there is none to act on; ``run``:
-    how often it had been restarted before. ``words``: id, user and all nodes. ``at``: when the stage
+    how often it had been restarted before. ``title``: id, user and all nodes. ``at``: when the stage
     began."""
 
     job: str
     run: int
-    words: str
+    title: str
     stage: JobStage
     at: datetime
     note: str = ""
@@ -120,19 +120,19 @@ def begun(jobs: Sequence[NodeJob], since: datetime, now: datetime) -> JobRestart
     if not ran:
         return none_to_act_on("no job ran here when the fault began", now)
     if len(ran) > 1:
-        names = ", ".join(job.words for job in sorted(ran, key=lambda job: (len(job.id), job.id)))
+        names = ", ".join(job.title for job in sorted(ran, key=lambda job: (len(job.id), job.id)))
         return none_to_act_on(
             f"left alone: {names} share this node, and which of them the fault ended is not known", now
         )
     job = ran[0]
-    restart = JobRestart(job=job.id, run=job.restarts, words=job.words, stage=JobStage.CLAIMING, at=now)
+    restart = JobRestart(job=job.id, run=job.restarts, title=job.title, stage=JobStage.CLAIMING, at=now)
     why = _objection(job)
-    return restart.at_stage(JobStage.OVER, now, f"job {job.words} is left alone: {why}") if why else restart
+    return restart.at_stage(JobStage.OVER, now, f"job {job.title} is left alone: {why}") if why else restart
 
 
 def none_to_act_on(why: str, now: datetime) -> JobRestart:
     """That there is no job to act on, and why."""
-    return JobRestart(job="", run=0, words="", stage=JobStage.OVER, at=now, note=why)
+    return JobRestart(job="", run=0, title="", stage=JobStage.OVER, at=now, note=why)
 
 
 def _ran_at(job: NodeJob, since: datetime) -> bool:
@@ -176,7 +176,7 @@ def stands(restart: JobRestart) -> str:
     """How far the restart of a job is, in words."""
     if restart.is_over:
         return restart.note
-    return f"job {restart.words}: {restart.stage} at {restart.at:%H:%M:%S} UTC"
+    return f"job {restart.title}: {restart.stage} at {restart.at:%H:%M:%S} UTC"
 
 
 class JobAct(StrEnum):
@@ -194,7 +194,7 @@ class JobMove(Struct, frozen=True, kw_only=True):
     """The next act, and why in a sentence."""
 
     act: JobAct
-    words: str
+    reason: str
 
 
 def next_move(
@@ -225,7 +225,7 @@ def next_move(
     if job.state == _SUSPENDED:  # its processes are stopped: none waits for another, and none handles a signal
         return _wait(restart, "it is suspended; acts once it runs again")
     if plan.signal and restart.stage is JobStage.CLAIMED:
-        return JobMove(act=JobAct.SIGNAL, words=f"signal {plan.signal} to job {restart.words}")
+        return JobMove(act=JobAct.SIGNAL, reason=f"signal {plan.signal} to job {restart.title}")
     due = restart.at + timedelta(seconds=plan.after_s or 0)
     if now < due:
         return _wait(restart, f"requeued at {due:%H:%M:%S} UTC unless it ends before")
@@ -241,29 +241,31 @@ def _requeued(restart: JobRestart, job: NodeJob, now: datetime) -> JobMove:
             restart, f"requeued, and ended again ({job.state})" if is_over else f"requeued, runs on {job.nodes}"
         )
     if restart.stage is not JobStage.ENDED:
-        return JobMove(act=JobAct.NOTE_END, words=f"job {restart.words}: requeued, has ended on all of its nodes")
+        return JobMove(act=JobAct.NOTE_END, reason=f"job {restart.title}: requeued, has ended on all of its nodes")
     if now < restart.at + _STARTS_AFTER:
         return _wait(
             restart,
             f"requeued; may start {_STARTS_AFTER.total_seconds():g} s after its end",
         )
-    return JobMove(act=JobAct.START, words=f"job {restart.words}: requeued, may start; `healthd job {job.id}` shows it")
+    return JobMove(
+        act=JobAct.START, reason=f"job {restart.title}: requeued, may start; `healthd job {job.id}` shows it"
+    )
 
 
 def _requeue(restart: JobRestart, job: NodeJob) -> JobMove:
     state = "" if job.state not in _FAILED else f", which failed ({job.state})"
-    return JobMove(act=JobAct.REQUEUE, words=f"requeue of job {restart.words}{state}")
+    return JobMove(act=JobAct.REQUEUE, reason=f"requeue of job {restart.title}{state}")
 
 
 def _again(restart: JobRestart, why: str, now: datetime, unanswered: timedelta) -> JobMove:
     if now < restart.at + unanswered:
         return _wait(restart, f"requeue sent, not visible yet; re-reading: {why}")
-    return JobMove(act=JobAct.REQUEUE, words=f"requeue of job {restart.words} again: the first had no effect, {why}")
+    return JobMove(act=JobAct.REQUEUE, reason=f"requeue of job {restart.title} again: the first had no effect, {why}")
 
 
 def _wait(restart: JobRestart, why: str) -> JobMove:
-    return JobMove(act=JobAct.WAIT, words=f"job {restart.words}: {why}")
+    return JobMove(act=JobAct.WAIT, reason=f"job {restart.title}: {why}")
 
 
 def _end(restart: JobRestart, why: str) -> JobMove:
-    return JobMove(act=JobAct.END, words=f"job {restart.words}: {why}")
+    return JobMove(act=JobAct.END, reason=f"job {restart.title}: {why}")

@@ -122,7 +122,7 @@ def _of_remediation(
     if remediation.end is End.FAILED or stands.page:
         return Decision(action=Action.PAGE, reason=remediation.note, refusal=stands.refusal)
     if remediation.asks is not None and not (remediation.by_command or remediation.has_ended):
-        asked = Decision(action=Action.PAGE, reason=remediation.asks.words, refusal=remediation.asks.kind)
+        asked = Decision(action=Action.PAGE, reason=remediation.asks.reason, refusal=remediation.asks.kind)
         return decided if decided.reason == asked.reason else asked
     if remediation.is_open and now >= due(remediation, limits):
         return Decision(action=Action.PAGE, reason=_overdue(remediation, problem), refusal=Refusal.OVERDUE)

@@ -252,7 +252,7 @@ def _question(
         words = f"rule {unseen[0].rule.name} is in shadow: would take the node out for {_what(unseen[0])}"
         return _hold(unseen[0], Refusal.SHADOW, words)
     if not (is_held or by_command) and (why := frozen(rules.freezes, Step.DRAIN)) is not None:
-        return _hold(live[0], Refusal.FROZEN, f"{why.words}: would take the node out for {_what(live[0])}")
+        return _hold(live[0], Refusal.FROZEN, f"{why.reason}: would take the node out for {_what(live[0])}")
     return Question(live=live, rules=rules, now=now, is_held=is_held, by_command=by_command)
 
 

@@ -62,7 +62,7 @@ class CommandChecks:
         if why := self._rules().hands_off(view):
             drained = remediation is not None and remediation.hold is not None and Step.DRAIN in remediation.steps
             instead = ", or undo our drain by hand: that works all the same" if drained else ""
-            return Refused(kind=Refusal.OPTED_OUT, words=f"opted out: {why}; take that back first{instead}")
+            return Refused(kind=Refusal.OPTED_OUT, reason=f"opted out: {why}; take that back first{instead}")
         match command.verb:
             case Verb.QUARANTINE:
                 return self._quarantine(command, remediation, view, now, remediation_id)
@@ -127,7 +127,7 @@ class CommandChecks:
         if decision.action is Action.REPAIR:
             return decision.ladder, decision.diagnosis
         words = f"{decision.reason}; to have one remedy all the same, name it with --step"
-        return Refused(kind=decision.refusal or Refusal.NOT_NEEDED, words=words)
+        return Refused(kind=decision.refusal or Refusal.NOT_NEEDED, reason=words)
 
     def _release(
         self, command: Command, remediation: Remediation | None, view: NodeView, now: datetime, remediation_id: str
@@ -153,7 +153,7 @@ class CommandChecks:
         return approve(
             remediation,
             command.remedy,
-            command.words,
+            command.reason,
             rules=self._rules(),
             diagnoses=self._judgement.diagnoses(),
             now=now,
@@ -167,7 +167,7 @@ class CommandChecks:
         if remediation is None or command.target not in (remediation.id, view.name):
             return self._not_that_one(command, remediation)
         if words := undo_objection(remediation, request_untaken=self._request_is_untaken(remediation)):
-            return Refused(kind=Refusal.CANNOT, words=words)
+            return Refused(kind=Refusal.CANNOT, reason=words)
         return self._release(command, remediation, view, now, remediation_id)
 
     def _request_is_untaken(self, remediation: Remediation) -> bool:
@@ -184,7 +184,7 @@ class CommandChecks:
             else f"open here is {remediation.id}, for {remediation.code} on {remediation.component}"
         )
         words = f"no remediation {command.target!r}: {open_}; see `healthd status`"
-        return Refused(kind=Refusal.NOT_NEEDED, words=words)
+        return Refused(kind=Refusal.NOT_NEEDED, reason=words)
 
     # -- what is against it -------------------------------------------------------------------------------------------
 
@@ -198,24 +198,24 @@ class CommandChecks:
         finding = f"{remediation.code} on {remediation.component}"
         about = f"remediation {remediation.id} is open for {finding}, at {remediation.step}"
         words = f"{about}; it has to end first: `healthd status`, and `healthd release` to end it"
-        return Refused(kind=Refusal.REMEDIATION_OPEN, words=words)
+        return Refused(kind=Refusal.REMEDIATION_OPEN, reason=words)
 
     def _cannot_go_out(self, view: NodeView) -> Refused | None:
         if not view.in_service and not (view.fenced and self._slots.held()):
             words = f"already out of service, held by {holder(view)}: left alone"
-            return Refused(kind=Refusal.FOREIGN_HOLD, words=words)
+            return Refused(kind=Refusal.FOREIGN_HOLD, reason=words)
         if full := self._slots.no_room():
             words = f"{full}; a drain of your own with scontrol is not ours to count, nor to undo"
-            return Refused(kind=Refusal.BUDGET, words=words)
+            return Refused(kind=Refusal.BUDGET, reason=words)
         return None
 
     def _cannot_repair(self, remedy: Remedy) -> Refused | None:
         if why := self._dependencies.reason_against(remedy):
-            return Refused(kind=Refusal.CANNOT, words=f"no {remedy} here: {why}")
+            return Refused(kind=Refusal.CANNOT, reason=f"no {remedy} here: {why}")
         if other := self._provisioner.stands_down():
-            return Refused(kind=Refusal.MANAGED, words=other)
+            return Refused(kind=Refusal.MANAGED, reason=other)
         if remedy is Remedy.REPLACE_NODE and (many := self._dependencies.too_many(by_command=True)):
-            return Refused(kind=Refusal.RATE, words=many)
+            return Refused(kind=Refusal.RATE, reason=many)
         return None
 
     def _foreign(self, remediation: Remediation, view: NodeView) -> Refused | None:
@@ -225,7 +225,7 @@ class CommandChecks:
         if view.undrained or is_over_ours or (hold is not None and hold.text in ours):
             return None
         return Refused(
-            kind=Refusal.FOREIGN_HOLD, words=f"held by {holder(view)}, not by remediation {remediation.id}: left alone"
+            kind=Refusal.FOREIGN_HOLD, reason=f"held by {holder(view)}, not by remediation {remediation.id}: left alone"
         )
 
     def _orphan(
@@ -246,7 +246,7 @@ class CommandChecks:
         if view.in_service:
             return f"{view.name} is in service, and no remediation is open: there is nothing to release"
         words = f"held by {holder(view)}, and no remediation of ours is open: left alone; its holder releases it"
-        return Refused(kind=Refusal.FOREIGN_HOLD, words=words)
+        return Refused(kind=Refusal.FOREIGN_HOLD, reason=words)
 
     # -- the rehearsal ------------------------------------------------------------------------------------------------
 
@@ -333,7 +333,7 @@ class CommandExecution:
             wanted = self._checks.wanted(command, remediation, now, self._new_id())
         except BackendError as error:
             words = f"the cluster did not answer, so nothing was done: {error}"
-            return self.refuse(command, Refused(kind=Refusal.UNREADABLE, words=words))
+            return self.refuse(command, Refused(kind=Refusal.UNREADABLE, reason=words))
         if isinstance(wanted, Refused):
             return self.refuse(command, wanted)
         if isinstance(wanted, str):
@@ -358,17 +358,17 @@ class CommandExecution:
     def refuse(self, command: Command, refused: Refused) -> CommandOutcome:
         """Not done: counted, and in the trail with who asked and why not."""
         self._stats.refuse(refused.kind)
-        text = f"refused: {command.verb} by command, {command.words}: {refused.words}"
+        text = f"refused: {command.verb} by command, {command.reason}: {refused.reason}"
         data = {"verb": command.verb, "refusal": refused.kind}
         self._judgement.record(Event(at=self._clock(), kind="command", text=text, data=data))
-        return CommandOutcome(done=False, message=refused.words, refusal=refused.kind)
+        return CommandOutcome(done=False, message=refused.reason, refusal=refused.kind)
 
     def rehearse(self, command: Command, remediation: Remediation | None, now: datetime) -> CommandOutcome:
         """The beginning and each step of it, in words. Nothing is done, noted or counted."""
         try:
             wanted = self._checks.wanted(command, remediation, now, "…")
             if isinstance(wanted, Refused):
-                return CommandOutcome(done=False, message=wanted.words, refusal=wanted.kind)
+                return CommandOutcome(done=False, message=wanted.reason, refusal=wanted.kind)
             if isinstance(wanted, str):
                 return CommandOutcome(done=True, message=wanted)
             steps = tuple(self._checks.rehearsed(heading_back(wanted, now)))
@@ -376,7 +376,7 @@ class CommandExecution:
             words = f"the cluster did not answer: {error}"
             return CommandOutcome(done=False, message=words, refusal=Refusal.UNREADABLE)
         against = next((refusal for _, refusal in steps if refusal is not None), None)
-        message = f"{wanted.code} on {wanted.component}, {command.words}"
+        message = f"{wanted.code} on {wanted.component}, {command.reason}"
         return CommandOutcome(
             done=against is None, message=message, lines=tuple(words for words, _ in steps), refusal=against
         )

@@ -302,7 +302,7 @@ class Decider:
         decision, _ = self._decided(self._question(now), self._cluster.just_read)
         if decision.steps:
             return None
-        return Refused(kind=decision.refusal or Refusal.NOT_NEEDED, words=decision.reason)
+        return Refused(kind=decision.refusal or Refusal.NOT_NEEDED, reason=decision.reason)
 
     def by_command(self, remediation: Remediation | None, now: datetime) -> Decision:
         """Decide as if the mode were repair, about a node that no remediation holds, or this one does."""

@@ -141,17 +141,17 @@ class Engine:
         self._command_waits.clear()
         if not is_acquired:
             words = f"the engine has been at work for {_ORDER_WAITS_S:g} s; see `healthd status`, and ask again"
-            return self._execution.refuse(command, Refused(kind=Refusal.REMEDIATION_OPEN, words=words))
+            return self._execution.refuse(command, Refused(kind=Refusal.REMEDIATION_OPEN, reason=words))
         try:
             self._dependencies.beat.begin()
             if self._ending.is_set():
                 return self._execution.refuse(
-                    command, Refused(kind=Refusal.REMEDIATION_OPEN, words=f"{_ENDING}; ask again then")
+                    command, Refused(kind=Refusal.REMEDIATION_OPEN, reason=f"{_ENDING}; ask again then")
                 )
             remediation = self._resumed(now)
             if remediation is None and self._orphan_slots.unknown:
                 words = f"the cluster did not answer, and {self._orphan_slots.unknown}"
-                return self._execution.refuse(command, Refused(kind=Refusal.UNREADABLE, words=words))
+                return self._execution.refuse(command, Refused(kind=Refusal.UNREADABLE, reason=words))
             begun = self._execution.begin(command, remediation, now)
             if isinstance(begun, CommandOutcome):
                 return begun
@@ -206,7 +206,7 @@ class Engine:
         return max(at_most_s, self._dependencies.timeouts.calm_s) if self._stands else at_most_s
 
     def fenced(self, words: str) -> None:
-        """The cluster shows a fence of ours, in these ``words``; "" for none. Unless a remediation is open it is the
+        """The cluster shows a fence of ours, as this text; "" for none. Unless a remediation is open it is the
         reason to hold, and its claim is searched. Called from another thread than ``reconcile``."""
         is_left = bool(words) and self.remediation is None
         self._orphan_drains.fence = words if is_left else ""
@@ -472,5 +472,5 @@ class Engine:
 def _asks(decision: Decision, many: str) -> Refused | None:
     """Why a remediation waits for an operator, where it was opened for that, or because it comes back too often."""
     if decision.action is Action.PAGE and decision.refusal is not None:
-        return Refused(kind=decision.refusal, words=decision.reason)
-    return Refused(kind=Refusal.LEMON, words=many) if many else None
+        return Refused(kind=decision.refusal, reason=decision.reason)
+    return Refused(kind=Refusal.LEMON, reason=many) if many else None

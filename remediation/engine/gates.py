@@ -55,23 +55,23 @@ class Gates:
         """
         rules, self.viewed = self._rules(), view or self.viewed
         if why := rules.hands_off(view):
-            return Refused(kind=Refusal.OPTED_OUT, words=f"opted out: {why}")
+            return Refused(kind=Refusal.OPTED_OUT, reason=f"opted out: {why}")
         if rules.mode is Mode.OBSERVE and not remediation.by_command:
-            return Refused(kind=Refusal.OBSERVE, words="in observe mode")
+            return Refused(kind=Refusal.OBSERVE, reason="in observe mode")
         return None
 
     def no_repair_now(self, remediation: Remediation, view: NodeView) -> Refused | None:
         """The objection to a repair by its last reading, by a mode or a rule that was lowered, or by the law of
         acts."""
         if not view.idle:
-            return Refused(kind=Refusal.NOT_IDLE, words="the node is no longer idle")
+            return Refused(kind=Refusal.NOT_IDLE, reason="the node is no longer idle")
         if (why := self.at_rest(remediation, view) or in_maintenance(view)) is not None:
             return why
         if (why := frozen(self._rules().freezes, remediation.step)) is not None:
             return why
         words = why_lowered(remediation, self._rules(), self._judgement.diagnoses())
         if words:
-            return Refused(kind=Refusal.LOWERED, words=words)
+            return Refused(kind=Refusal.LOWERED, reason=words)
         canary = self._dependencies.canary(remediation, max_age_s=None)
         against = objection(remediation, self._rules(), self._judgement.diagnoses(), canary)
         return against or self._undriven(remediation)
@@ -94,11 +94,11 @@ class Gates:
         while the daemon was away."""
         open_ = self.open_now()
         if words := undriven(remediation, open_):
-            return Refused(kind=Refusal.NOT_NEEDED, words=words)
+            return Refused(kind=Refusal.NOT_NEEDED, reason=words)
         driving = [each for each in open_ if not undriven(remediation, [each])]
         stale = [self._judgement.not_seen_again(each.root.code, each.diagnosis.component) for each in driving]
         return (
-            Refused(kind=Refusal.UNREADABLE, words=stale[0])
+            Refused(kind=Refusal.UNREADABLE, reason=stale[0])
             if stale and all(stale) and not remediation.command
             else None
         )
@@ -260,11 +260,11 @@ class Gates:
 def in_maintenance(view: NodeView) -> Refused | None:
     """The objection of another's maintenance window, or of a freeze of the fleet, to a repair. A release is none."""
     if view.freeze:
-        return Refused(kind=Refusal.FROZEN, words=f"{view.freeze}; no reset, reboot or replacement before its end")
+        return Refused(kind=Refusal.FROZEN, reason=f"{view.freeze}; no reset, reboot or replacement before its end")
     if not view.maintenance:
         return None
     words = f"maintenance window {view.maintenance} is on the node: no reset, reboot or replacement inside it"
-    return Refused(kind=Refusal.MAINTENANCE, words=words)
+    return Refused(kind=Refusal.MAINTENANCE, reason=words)
 
 
 def _out_since(remediation: Remediation) -> datetime:

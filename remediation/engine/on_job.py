@@ -72,7 +72,7 @@ class JobRestarts:
         except BackendError as error:
             written = self._journal.last  # how far it came is on disk: what was taken stays taken
             restart = written.job if written is not None and written.id == remediation.id else restart
-            words = restart.words if restart is not None else "of this node"
+            words = restart.title if restart is not None else "of this node"
             return replace(remediation, job=restart), f"job {words}: not known, asked again: {error}"
 
     def due_in_s(self) -> float | None:
@@ -86,7 +86,7 @@ class JobRestarts:
         restart = begun(control.jobs(), answer.root.since, now)
         if restart.is_over:
             return self._written(remediation, restart, restart.note)
-        words = f"intends to act on job {restart.words}, which cannot go on after {answer.root.code}: {answer.on_job}"
+        words = f"intends to act on job {restart.title}, which cannot go on after {answer.root.code}: {answer.on_job}"
         remediation, _ = self._written(remediation, restart, words)
         return self._claimed(remediation, restart, control, answer, now)
 
@@ -105,13 +105,13 @@ class JobRestarts:
             control.take_job(restart.job, restart.run, by=remediation.id, for_s=(on_job.after_s or 0) + _TAKEN_S)
         except SlotTaken:
             if not control.has_taken(restart.job, restart.run, by=remediation.id):
-                note = f"job {restart.words} is left to another of its nodes, which has taken it"
+                note = f"job {restart.title} is left to another of its nodes, which has taken it"
                 return self._written(remediation, restart.at_stage(JobStage.OVER, now, note), note)
         except BackendRefused as error:
-            note = f"job {restart.words} is left alone: it could not be taken: {error}"
+            note = f"job {restart.title} is left alone: it could not be taken: {error}"
             return self._written(remediation, restart.at_stage(JobStage.OVER, now, note), note)
         restart = restart.at_stage(JobStage.CLAIMED, now)
-        remediation, _ = self._written(remediation, restart, f"acts on job {restart.words}, alone of its nodes")
+        remediation, _ = self._written(remediation, restart, f"acts on job {restart.title}, alone of its nodes")
         return self._continued(remediation, restart, control, answer, now)
 
     def _continued(
@@ -128,39 +128,39 @@ class JobRestarts:
         move = next_move(restart, plan, control.job(restart.job), now=now, unanswered=self._unanswered)
         match move.act:
             case JobAct.WAIT:
-                return remediation, move.words
+                return remediation, move.reason
             case JobAct.END:
-                return self._written(remediation, restart.at_stage(JobStage.OVER, now, move.words), move.words)
+                return self._written(remediation, restart.at_stage(JobStage.OVER, now, move.reason), move.reason)
             case JobAct.NOTE_END:
-                return self._written(remediation, restart.at_stage(JobStage.ENDED, now), move.words)
+                return self._written(remediation, restart.at_stage(JobStage.ENDED, now), move.reason)
             case JobAct.START:
                 control.start_job(restart.job)  # it may be asked for any number of times
-                return self._written(remediation, restart.at_stage(JobStage.OVER, now, move.words), move.words)
+                return self._written(remediation, restart.at_stage(JobStage.OVER, now, move.reason), move.reason)
             case JobAct.SIGNAL:
                 return self._signalled(remediation, restart, control, plan.signal, now)
             case JobAct.REQUEUE:
-                return self._requeued(remediation, restart, control, move.words, now)
+                return self._requeued(remediation, restart, control, move.reason, now)
 
     def _signalled(
         self, remediation: Remediation, restart: JobRestart, control: JobControl, signal: str, now: datetime
     ) -> tuple[Remediation, str]:
         restart = restart.at_stage(JobStage.SIGNALLED, now)
         before = remediation
-        remediation, _ = self._written(remediation, restart, f"intends to send {signal} to job {restart.words}")
+        remediation, _ = self._written(remediation, restart, f"intends to send {signal} to job {restart.title}")
         if why := self._objection(remediation, now):
             return self._written(before, restart.at_stage(JobStage.CLAIMED, now), why)
         try:
             control.signal_job(restart.job, signal)
         except BackendRefused as error:
             return self._written(
-                remediation, restart, f"job {restart.words}: signal {signal} refused, its grace runs: {error}"
+                remediation, restart, f"job {restart.title}: signal {signal} refused, its grace runs: {error}"
             )
         except BackendError as error:
             return self._written(
-                remediation, restart, f"job {restart.words}: signal {signal}: no answer, not sent again: {error}"
+                remediation, restart, f"job {restart.title}: signal {signal}: no answer, not sent again: {error}"
             )
         self.outcomes[JobOutcome.SIGNALLED] += 1
-        return self._written(remediation, restart, f"job {restart.words}: signal {signal} sent")
+        return self._written(remediation, restart, f"job {restart.title}: signal {signal} sent")
 
     def _requeued(
         self, remediation: Remediation, restart: JobRestart, control: JobControl, words: str, now: datetime
@@ -175,14 +175,14 @@ class JobRestarts:
             control.requeue_job(restart.job)
         except BackendRefused as error:
             self.outcomes[JobOutcome.LEFT] += 1
-            note = f"job {restart.words} is left alone: requeue refused: {error}"
+            note = f"job {restart.title} is left alone: requeue refused: {error}"
             return self._written(remediation, restart.at_stage(JobStage.OVER, now, note), note)
         except BackendError as error:
             return self._written(
-                remediation, restart, f"job {restart.words}: requeue: no answer, will be read back: {error}"
+                remediation, restart, f"job {restart.title}: requeue: no answer, will be read back: {error}"
             )
         self.outcomes[JobOutcome.REQUEUED] += 1
-        return self._written(remediation, restart, f"job {restart.words}: requeue sent")
+        return self._written(remediation, restart, f"job {restart.title}: requeue sent")
 
     def _objection(self, remediation: Remediation, now: datetime) -> str:
         """Why nothing is done by the last reading: the drain, which keeps the job off this node, is not ours any more,

@@ -183,4 +183,4 @@ class OrphanSlots:
             return remediation
         returns = returns_of(shown.history, remediation.code, now)
         words = many_returns(returns, remediation.code, self._dependencies.rules().bounds)
-        return replace(remediation, returns=returns, asks=Refused(kind=Refusal.LEMON, words=words) if words else None)
+        return replace(remediation, returns=returns, asks=Refused(kind=Refusal.LEMON, reason=words) if words else None)

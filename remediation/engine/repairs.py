@@ -196,7 +196,7 @@ class Repairs:
         try:
             self._provisioner.reboot()
         except BackendBusy as error:
-            return waits(self._put_off(begun, now), "reboot", Refused(kind=Refusal.MANAGED, words=str(error)))
+            return waits(self._put_off(begun, now), "reboot", Refused(kind=Refusal.MANAGED, reason=str(error)))
         except BackendRefused as error:
             return self.after_no(self._refused(begun, now), now, "reboot", error)
         except BackendUnknown as error:  # whether it took our drain's place, the next reading tells
@@ -216,14 +216,14 @@ class Repairs:
             and not self._has_its_record(remediation)
             and (why := self._gates.too_many(by_command=bool(remediation.command)))
         ):
-            return waits(remediation, "replacement", Refused(kind=Refusal.RATE, words=why), page=True)
+            return waits(remediation, "replacement", Refused(kind=Refusal.RATE, reason=why), page=True)
         begun = self._kept_from(remediation, now, "replacement") or self._begun(remediation, now, "replacement")
         if isinstance(begun, StepResult):
             return begun
         try:
             self._provisioner.replace()
         except BackendBusy as error:
-            return waits(self._put_off(begun, now), "replacement", Refused(kind=Refusal.MANAGED, words=str(error)))
+            return waits(self._put_off(begun, now), "replacement", Refused(kind=Refusal.MANAGED, reason=str(error)))
         except BackendRefused as error:
             return self.after_no(self._refused(begun, now), now, "replacement", error)
         except BackendUnknown as error:
@@ -367,7 +367,7 @@ class Repairs:
         if (why := self._gates.no_repair_now(remediation, view)) is not None:
             return waits(remediation, act, why)
         if other := self._provisioner.stands_down():
-            return waits(remediation, act, Refused(kind=Refusal.MANAGED, words=other))
+            return waits(remediation, act, Refused(kind=Refusal.MANAGED, reason=other))
         return None
 
     def _begun(self, remediation: Remediation, now: datetime, act: str) -> Remediation | StepResult:
@@ -384,7 +384,7 @@ class Repairs:
             )
         except BackendError as error:  # a remediation that stays as intended would not show that nothing was done
             words = f"the last reading before it got no answer: {error}"
-            result = waits(self._not_begun(begun), act, Refused(kind=Refusal.UNREADABLE, words=words))
+            result = waits(self._not_begun(begun), act, Refused(kind=Refusal.UNREADABLE, reason=words))
         if result is not None:
             self._unmark(begun, now)
         return result or begun
@@ -401,7 +401,7 @@ class Repairs:
         is_counted = not self._provisioner.delegates  # the controller makes the entry
         if not (why := self._gates.too_many(by_command=bool(begun.command), is_counted=is_counted)):
             return None
-        return waits(self._not_begun(begun), act, Refused(kind=Refusal.RATE, words=why))
+        return waits(self._not_begun(begun), act, Refused(kind=Refusal.RATE, reason=why))
 
     def _prepared(self, remediation: Remediation) -> Remediation:
         """The remediation with what only a reading before its act can tell: whom to stop, which boot or machine is to
@@ -437,7 +437,7 @@ class Repairs:
             message = f"no record could be written to the node: {error}"
             needed = begun.step is Step.REPLACE or self._provisioner.delegates or isinstance(error, BackendUnknown)
             if needed and begun.step is not Step.RESET:
-                return waits(self._not_begun(begun), act, Refused(kind=Refusal.REFUSED, words=message), page=True)
+                return waits(self._not_begun(begun), act, Refused(kind=Refusal.REFUSED, reason=message), page=True)
             self._note(begun, now, f"{message}; what is not in its history is not counted after this disk is lost")
             return None
         self._before = before

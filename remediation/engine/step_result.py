@@ -64,7 +64,7 @@ def left_to_cluster(remediation: Remediation, why: str) -> StepResult:
 
 def paused(remediation: Remediation, why: Refused) -> StepResult:
     """A remediation that goes on when the operator allows it."""
-    message = f"remediation {remediation.id} is paused at {remediation.step}: {why.words}, nothing is touched"
+    message = f"remediation {remediation.id} is paused at {remediation.step}: {why.reason}, nothing is touched"
     return StepResult(remediation=remediation, message=message, refusal=why.kind)
 
 
@@ -76,7 +76,7 @@ def lingers(remediation: Remediation, why: str, until: datetime) -> StepResult:
 
 def waits(remediation: Remediation, act: str, why: Refused, *, page: bool = False) -> StepResult:
     """An act that is tried again."""
-    return StepResult(remediation=remediation, message=f"{act} waits: {why.words}", page=page, refusal=why.kind)
+    return StepResult(remediation=remediation, message=f"{act} waits: {why.reason}", page=page, refusal=why.kind)
 
 
 _TO_DO = {

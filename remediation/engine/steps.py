@@ -470,14 +470,14 @@ class Steps:
         ):
             return left_to_cluster(remediation, "nothing was repaired")
         if down := self._gates.down_unexplained(remediation, view):
-            return waits(remediation, "release", Refused(kind=Refusal.DOWN, words=down))
+            return waits(remediation, "release", Refused(kind=Refusal.DOWN, reason=down))
         if remediation.phase is Phase.PLANNED:
             remediation = self._journal.intend(remediation, now, "release")
             view = self._orchestrator.view()
             if (result := self._gates.not_ours_any_more(remediation, view, now)) is not None:
                 return result
         if down := self._gates.down_unexplained(remediation, view):
-            return waits(remediation, "release", Refused(kind=Refusal.DOWN, words=down))
+            return waits(remediation, "release", Refused(kind=Refusal.DOWN, reason=down))
         if (why := self._gates.at_rest(remediation, view)) is not None:
             return waits(remediation, "release", why)
         try:
@@ -635,7 +635,7 @@ class SlotGate:
             self._slots.held()
         )  # else it was taken away: a command, not a gap
         if is_ours and isinstance(move := self._slots.take(committed=True), WaitForSlot):
-            why = Refused(kind=Refusal.BUDGET, words=f"its slot is gone, and {move.reason}")
+            why = Refused(kind=Refusal.BUDGET, reason=f"its slot is gone, and {move.reason}")
             return _waits(remediation, act, why)
         if remediation.command:
             return None
@@ -651,11 +651,11 @@ class SlotGate:
         if words := many_at_once(
             remediation.code, self._began(remediation), view.name, elsewhere(view.name, fleet, now), bounds
         ):
-            return Refused(kind=Refusal.CORRELATED, words=words)
+            return Refused(kind=Refusal.CORRELATED, reason=words)
         words = held_back(
             ACTS[remediation.step], remediation.code, view.name, records_of(fleet, now), now=now, bounds=bounds
         )
-        return Refused(kind=Refusal.HELD_BACK, words=words) if words else None
+        return Refused(kind=Refusal.HELD_BACK, reason=words) if words else None
 
     def show(self, remediation: Remediation) -> str:
         """Show the finding of a remediation, or that a command began it: a daemon with an empty store must not end
@@ -707,7 +707,7 @@ class SlotGate:
                     remediation=remediation, message="; ".join(filter(None, (f"fenced: {move.reason}", unseen)))
                 )
             case WaitForSlot():
-                objected = self._objected is not None and self._objected.words == move.reason
+                objected = self._objected is not None and self._objected.reason == move.reason
                 kind = self._objected.kind if self._objected is not None and objected else Refusal.BUDGET
                 unseen = self.show(remediation) if kind is Refusal.CORRELATED else ""
                 message = "; ".join(filter(None, (f"waits for a slot: {move.reason}", unseen)))
@@ -736,15 +736,15 @@ class SlotGate:
         if not isinstance(move, MayTakeSlot):
             return move
         self._objected = self._not_now(remediation, now)
-        return self._slots.claim(move) if self._objected is None else self._slots.wait(self._objected.words)
+        return self._slots.claim(move) if self._objected is None else self._slots.wait(self._objected.reason)
 
     def _stood_back(self, remediation: Remediation, now: datetime, why: Refused) -> StepResult:
         """Let the node go and wait: what it shows stays, so that the others see it too. Written before it is done, so
         that a remediation at its drain always has its place.
         """
         self._objected, remediation = why, _at_slot(remediation, now)
-        self._journal.write(remediation, f"intends to give its slot back: {why.words}")
-        move = self._slots.stand_back(why.words)
+        self._journal.write(remediation, f"intends to give its slot back: {why.reason}")
+        move = self._slots.stand_back(why.reason)
         return StepResult(
             remediation=remediation, message=f"waits for a slot: {move.reason}", page=True, refusal=why.kind
         )

@@ -208,7 +208,7 @@ def test_each_kind_runs_through_the_whole_chain_and_leaves_nothing(node: DrillNo
     times = [each["at_s"] for each in report["links"]]
     assert times == sorted(times)
     assert times[-1] <= report["limit_s"]
-    assert FOUND_AS[kind] in report["links"][4]["words"]
+    assert FOUND_AS[kind] in report["links"][4]["message"]
     assert [(each["mode"], each["here"]) for each in report["levels"]] == [
         ("observe", False),
         ("quarantine", True),
@@ -240,7 +240,7 @@ def test_what_is_said_of_a_drill_says_that_it_is_one(node: DrillNode) -> None:
     assert code == 0
     (drain,) = [each for each in report["plan"]["steps"] if each.startswith("drain")]
     assert f"healthd: gpu.xid.95 gpu:GPU-51a1a7ed-0000-4000-8000-000000000003 [drill {report['id']}]" in drain
-    assert "healthd drill, no error happened" in report["links"][0]["words"]
+    assert "healthd drill, no error happened" in report["links"][0]["message"]
     told = node.healthd("history", "--socket", str(node.socket)).stdout
     mine = [line for line in told.splitlines() if report["id"] in line]
     assert len(mine) == 2
@@ -568,7 +568,7 @@ def test_a_daemon_that_stops_ends_a_drill_and_begins_no_other(agent: Agent) -> N
 def _end(words: str) -> Any:
     from healthd.drill.rehearsal import DrillEvent
 
-    return DrillEvent(what="end", at=time.monotonic(), words=words)
+    return DrillEvent(what="end", at=time.monotonic(), text=words)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

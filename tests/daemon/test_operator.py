@@ -57,7 +57,7 @@ def test_a_fault_is_planned_acknowledged_and_told(node: RunningNode, tmp_path: P
     plan = json.loads(ask(node, "plan", "--json").stdout)
     (about,) = (each for each in plan["plans"] if each["code"] == "gpu.xid.79")
     assert (plan["schema"], plan["mode"], about["action"]) == ("healthd.plan/v1", "quarantine", "hold")
-    assert about["words"] == f"opted out: {tmp_path / 'opt-out'} exists"
+    assert about["message"] == f"opted out: {tmp_path / 'opt-out'} exists"
     assert about["ladder"][-1] == "replace_node"
     dry = ask(node, "ack", FAULT, "--for", "7d", "--reason", "known", "--dry-run")
     assert (dry.returncode, dry.stdout.startswith(f"would be acknowledged: gpu.xid.79 on GPU {PCI}")) == (0, True)
@@ -175,7 +175,7 @@ def test_an_order_takes_the_node_out_until_another_lets_it_in(ordered: RunningNo
     again = ask(ordered, "quarantine", "--reason", "other words")
     assert (again.returncode, again.stdout.startswith("quarantined already, psu looks odd (uid ")) == (0, True)
     plan = json.loads(ask(ordered, "plan", "--json").stdout)
-    assert plan["remediation"]["words"].endswith("; until `healthd release`")
+    assert plan["remediation"]["message"].endswith("; until `healthd release`")
     ordered.wait(lambda: ask(ordered, "release").returncode == 0, 20, "let in")
     ordered.wait(lambda: not is_held(ordered), 20, "back")
     done = ask(ordered, "release")

@@ -358,7 +358,7 @@ def test_the_terminal_tells_the_same_in_the_same_order(nodes: Mapping[str, Statu
     output = healthd(node, "status", "--socket", str(node.machine.socket)).stdout
     facts = [
         data["node"] + "  ",
-        data["headline"]["words"],
+        data["headline"]["message"],
         "p5.48xlarge · ",
         data["headline"]["next"],
         *(f" {each['code']}" for each in data["causes"]),

@@ -237,7 +237,7 @@ def test_a_refused_order_is_said_counted_and_leaves_nothing(
     assert words in answer.message
     assert (rehearsed.done, rehearsed.refusal) == (False, refusal)
     assert world.engine.stats.refused == {refusal: 1}
-    assert world.audit("command") == [f"refused: {command.verb} by command, {command.words}: {answer.message}"]
+    assert world.audit("command") == [f"refused: {command.verb} by command, {command.reason}: {answer.message}"]
     assert (world.ours, world.cluster.slots, world.store.remediations()) == ([], slots, ())
 
 

@@ -23,7 +23,7 @@ def name(request: pytest.FixtureRequest) -> str:
 
 
 def freezes(world: World) -> None:
-    world.cluster.freeze = FREEZE.words
+    world.cluster.freeze = FREEZE.text
 
 
 def acts_in(world: World) -> list[int]:

@@ -70,7 +70,7 @@ class Told:
 
     def _take(self, message: Message) -> None:
         at = self.world.clock()
-        self.pieces += [(at, str(each["state"]), each["key"], each["words"]) for each in message.data["news"]]
+        self.pieces += [(at, str(each["state"]), each["key"], each["message"]) for each in message.data["news"]]
 
 
 def a_job_that_never_ends(world: World) -> None:

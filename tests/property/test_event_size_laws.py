@@ -38,7 +38,7 @@ def notifications(draw: st.DrawFn) -> Notification:
         NewsItem(
             key=NODE_KEY if draw(st.booleans()) else words,
             state=draw(st.sampled_from(NewsKind)),
-            words=draw(texts()),
+            message=draw(texts()),
             since=SINCE + timedelta(seconds=draw(st.integers(0, 9))),
             over=None,
             next_step=draw(texts()),
@@ -54,7 +54,7 @@ def notifications(draw: st.DrawFn) -> Notification:
 def of_many(nodes: int) -> Notification:
     """An incident that names each of these nodes in one text."""
     names = ", ".join(f"ip-10-0-{number // 256}-{number % 256}.us-east-1.compute.internal" for number in range(nodes))
-    state = NewsItem(key=NODE_KEY, state=NewsKind.WRONG, words=names, since=SINCE, over=None, next_step="", out=True)
+    state = NewsItem(key=NODE_KEY, state=NewsKind.WRONG, message=names, since=SINCE, over=None, next_step="", out=True)
     return a_message(news=(state,)).about
 
 
@@ -103,7 +103,7 @@ def test_a_usual_event_is_small() -> None:
     state = NewsItem(
         key=NODE_KEY,
         state=NewsKind.WRONG,
-        words="out of service for gpu.xid.79 on GPU 3: the driver lost the GPU (reboot_node)",
+        message="out of service for gpu.xid.79 on GPU 3: the driver lost the GPU (reboot_node)",
         since=SINCE,
         over=None,
         next_step="Read the kernel log around it",

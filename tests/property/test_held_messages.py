@@ -18,12 +18,12 @@ NODE = "gpu-007"
 WAIT = timedelta(seconds=90)
 TICK = timedelta(seconds=5)
 FAULTS = (
-    Topic(key="imex", words="imex", code="gpu.imex.not_up", component="node", critical=True),
-    Topic(key="lustre", words="lustre", code="lustre.missing", component="mount:/fsx_data", critical=True),
-    Topic(key="xid", words="xid", code="gpu.xid.79", component="gpu:GPU-1", critical=True, lasts_s=0.0),
-    Topic(key="warns", words="warns", code="gpu.nvlink.dead", component="nvlink:1", lasts_s=15.0),
-    Topic(key=f"{PAGED}repair", words="a repair failed", critical=True, lasts_s=0.0),
-    Topic(key="unknown", words="unknown", lasts_s=600.0),
+    Topic(key="imex", message="imex", code="gpu.imex.not_up", component="node", critical=True),
+    Topic(key="lustre", message="lustre", code="lustre.missing", component="mount:/fsx_data", critical=True),
+    Topic(key="xid", message="xid", code="gpu.xid.79", component="gpu:GPU-1", critical=True, lasts_s=0.0),
+    Topic(key="warns", message="warns", code="gpu.nvlink.dead", component="nvlink:1", lasts_s=15.0),
+    Topic(key=f"{PAGED}repair", message="a repair failed", critical=True, lasts_s=0.0),
+    Topic(key="unknown", message="unknown", lasts_s=600.0),
 )
 ROOTS = ("NVLink domain rack-7", "lustre mount:/fsx data", "gpu.xid.79", "gpu.count")
 

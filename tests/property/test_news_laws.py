@@ -67,7 +67,9 @@ class Teller:
     def lives(self, moment: Moment) -> list[tuple[str, NewsKind]]:
         self.now += timedelta(seconds=moment.after_s)
         causes = {key: cause for key, cause in zip(KEYS, moment.causes, strict=True) if cause}
-        wrong = [Topic(key=key, words=f"{key} {cause}", cause=cause, again_s=AGAIN_S) for key, cause in causes.items()]
+        wrong = [
+            Topic(key=key, message=f"{key} {cause}", cause=cause, again_s=AGAIN_S) for key, cause in causes.items()
+        ]
         self.memory, pieces = tell(self.memory, wrong, self.now)
         self.stood = {key: self.stood.get(key, self.now) for key in causes}
         self.same = {
@@ -178,7 +180,7 @@ def stands(draw: st.DrawFn) -> RemediationStatus:
         end=draw(st.sampled_from((None, None, None, *End))),
         fenced=draw(st.booleans()),
         good_since=draw(st.sampled_from((None, since))),
-        asks=draw(st.sampled_from((None, Refused(kind=Refusal.PERSON, words="only an operator can repair it")))),
+        asks=draw(st.sampled_from((None, Refused(kind=Refusal.PERSON, reason="only an operator can repair it")))),
         command=draw(st.sampled_from(("", "uid 0"))),
         note="as it is",
     )
@@ -251,4 +253,4 @@ def test_a_node_that_our_drain_holds_is_said_to_be_out(each: RemediationStatus, 
             else f"remediation {each.remediation.id}"
         )
         assert message[NODE_KEY].cause == story
-        assert Step.DRAIN in each.remediation.steps or message[NODE_KEY].words
+        assert Step.DRAIN in each.remediation.steps or message[NODE_KEY].message

@@ -218,10 +218,10 @@ class Invariants:
         self.messages += 1
         for piece in message.data["news"]:
             self._told_of(
-                node_of(name, piece["key"], piece["words"]),
+                node_of(name, piece["key"], piece["message"]),
                 name,
                 piece["key"],
-                piece["words"],
+                piece["message"],
                 NewsKind(piece["state"]),
             )
 

@@ -217,7 +217,7 @@ class Law:
         if not self._rates.people_come:
             return
         for piece in message.data["news"]:
-            about = node_of(name, piece["key"], piece["words"])
+            about = node_of(name, piece["key"], piece["message"])
             if asks_for_a_person(piece["key"]) and not piece["over"] and about in self._nodes:
                 self._call(about)
 

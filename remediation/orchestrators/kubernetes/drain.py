@@ -75,7 +75,7 @@ class DrainState(Struct, frozen=True, kw_only=True):
 class NodeFault(Struct, frozen=True, kw_only=True):
     """The fault for which a node is out, in words, and whether its row says that the process on the GPU is dead."""
 
-    words: str
+    text: str
     ends_process: bool
 
 
@@ -84,7 +84,7 @@ def fault_of(held: OwnershipAnnotation) -> NodeFault:
     process."""
     code, component, _ = parse_reason(held.text) or ("", "", "")
     words = f"{code} on {component}" if code else held.text
-    return NodeFault(words=words, ends_process=ends_process(code, None))
+    return NodeFault(text=words, ends_process=ends_process(code, None))
 
 
 class KubeDrain:
@@ -150,7 +150,7 @@ class KubeDrain:
         now_evicted = [plan.pod for plan in plans if asked.get(plan.pod.metadata.uid) == _EVICTED]
         evicted = [*now_evicted, *self._evicted_before(drain, pods, members, rules)]
         died = [pod for pod in pods if fault.ends_process and died_with(pod, drain)]
-        unwritten = self._events.tell_of_fault(drain, fault.words, evicted, died)
+        unwritten = self._events.tell_of_fault(drain, fault.text, evicted, died)
         state = self._state(drain, node, plans, asked, rules=rules, now=now)
         return replace(state, message="; ".join(filter(None, (state.message, unwritten))))
 
@@ -237,7 +237,7 @@ class KubeDrain:
         for plan in whole if others else ():
             message = self._evicted(name, held, plan, dry_run=True)
             if message not in _DONE:
-                return f"waits: {gang.words} is evicted whole or not at all, and {plan.pod.name} {message}"
+                return f"waits: {gang.title} is evicted whole or not at all, and {plan.pod.name} {message}"
         return ""
 
     def _opted_out(self, name: str) -> bool:

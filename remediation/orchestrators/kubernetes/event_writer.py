@@ -57,16 +57,16 @@ class KubeEventWriter:
 class _PodNews(Struct, frozen=True, kw_only=True):
     reason: str
     pod: Pod
-    words: str
+    message: str
 
 
 def _news(plans: Iterable[Plan], stuck: Mapping[str, str]) -> Iterator[_PodNews]:
     left = "healthd evicts a pod once per drain, and leaves it alone now"
     for plan in plans:
         if plan.state is PodState.CAME:
-            yield _PodNews(reason="PodCameBack", pod=plan.pod, words=f"{CAME_BACK}; {left}")
+            yield _PodNews(reason="PodCameBack", pod=plan.pod, message=f"{CAME_BACK}; {left}")
         elif why := stuck.get(plan.pod.metadata.uid, ""):
-            yield _PodNews(reason="DrainStuck", pod=plan.pod, words=f"it is still on the node: {why}")
+            yield _PodNews(reason="DrainStuck", pod=plan.pod, message=f"it is still on the node: {why}")
 
 
 class KubeDrainEvents:
@@ -127,11 +127,11 @@ class KubeDrainEvents:
 
     def _tell(self, drain: Drain, uid: str, news: _PodNews) -> None:
         about, meta = f"{drain.record.hold} {news.pod.source}", news.pod.metadata
-        note = f"{news.pod.name} of {news.pod.source}: {news.words}"
+        note = f"{news.pod.name} of {news.pod.source}: {news.message}"
         of_node = ClusterEvent(reason=news.reason, action="Drain", about=about, note=note)
         with contextlib.suppress(Conflict):  # it was written before
             self._telling.of_node(of_node, name=drain.node, uid=uid)
-        note = f"healthd drains {drain.node}: {news.words}"
+        note = f"healthd drains {drain.node}: {news.message}"
         of_pod = ClusterEvent(reason="NodeIsOut", action="Drain", about=f"{news.reason} {about}", note=note)
         with contextlib.suppress(Conflict, Missing, Ending):  # or its namespace goes, and it goes with that
             self._telling.of_pod(of_pod, namespace=meta.namespace, name=meta.name, uid=meta.uid)

@@ -99,7 +99,7 @@ class Gang(Struct, frozen=True, kw_only=True):
     selector: str = ""
 
     @property
-    def words(self) -> str:
+    def title(self) -> str:
         """The gang's name in messages."""
         return f"gang {self.namespace}/{self.name} of {self.scheduler}"
 
@@ -216,13 +216,13 @@ def _blocked(
     alone = [plan for plan in ours if plan.state is PodState.EVICT and _mode(plan, rules) is GangMode.WAIT]
     if running and alone:
         wants = 'it needs gang = "whole", or "members" where its job goes on without some'
-        return PodState.WAITS, f"{alone[0].why}: {gang.words} has {running} members on other nodes, so {wants}"
+        return PodState.WAITS, f"{alone[0].why}: {gang.title} has {running} members on other nodes, so {wants}"
     stuck = next((plan for plan in (*ours, *away) if plan.state in (PodState.WAITS, PodState.FORBIDDEN)), None)
     if stuck is None:
         return None
     return (
         PodState.WAITS,
-        f"{gang.words} is evicted whole or not at all, and {stuck.pod.name} {stuck.state}: {stuck.why}",
+        f"{gang.title} is evicted whole or not at all, and {stuck.pod.name} {stuck.state}: {stuck.why}",
     )
 
 
@@ -231,7 +231,7 @@ def _in_gang(plan: Plan, gang: Gang, blocked: tuple[PodState, str] | None) -> Pl
         return plan
     if blocked is not None:
         return replace(plan, state=blocked[0], why=blocked[1])
-    return replace(plan, why=f"{plan.why}, with {gang.words}")
+    return replace(plan, why=f"{plan.why}, with {gang.title}")
 
 
 def _mode(plan: Plan, rules: Sequence[EvictionRule]) -> GangMode:

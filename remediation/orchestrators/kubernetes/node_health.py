@@ -60,7 +60,7 @@ class HealthStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         return {STATUS: {name: value or None for name, value in msgspec.to_builtins(self).items()}}
 
     @property
-    def words(self) -> str:
+    def text(self) -> str:
         """For the log."""
         return ", ".join(f"{name}={value}" for name, value in msgspec.to_builtins(self).items() if value) or "nothing"
 

@@ -213,7 +213,7 @@ class KubeReporter:
             pause_s = showing.failed(now_s, random=self._chance())
             return f"NodeHealth not written, retry in {pause_s:.0f} s: {error}"
         showing.written(wanted, now_s)
-        return f"NodeHealth written: {wanted.words}"
+        return f"NodeHealth written: {wanted.text}"
 
     def _tell(self, news: tuple[ClusterEvent, ...]) -> str:
         now_s = self._monotonic_s()

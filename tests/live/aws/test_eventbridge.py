@@ -27,7 +27,7 @@ NODE_EVENTS = (DRAINED, REPAIR, RELEASED, HANDED_OVER)
 
 def told(state: NewsKind, step: str) -> Message:
     """A message about the node's own state, which healthd took out."""
-    node = NewsItem(key="node", state=state, words="out", since=SINCE, over=None, next_step="", out=True)
+    node = NewsItem(key="node", state=state, message="out", since=SINCE, over=None, next_step="", out=True)
     return a_message(step=step, news=(node,))
 
 

@@ -47,8 +47,8 @@ def test_a_lost_file_system_is_one_message_of_the_controller(control_plane: Cont
         control_plane.wait(lambda: sent.exists() and bool(sent.read_text()), limit_s(60), "its message")
         (piece,) = json.loads(sent.read_text().splitlines()[0])["news"]
         assert piece["key"].startswith("page incident ")
-        assert "lustre.missing on 5 nodes (a[1-5])" in piece["words"]
-        assert "file system /fsx" in piece["words"]
+        assert "lustre.missing on 5 nodes (a[1-5])" in piece["message"]
+        assert "file system /fsx" in piece["message"]
         agents = Agents(control_plane, tmp_path)
         try:
             _holds_its_message(control_plane, agents.api("a1"), NAMESPACE)
@@ -60,7 +60,7 @@ def test_a_lost_file_system_is_one_message_of_the_controller(control_plane: Cont
 
 def _holds_its_message(plane: ControlPlane, api: KubeApi, namespace: str) -> None:
     """An agent of the incident reads the controller's notice with its own token, and can write none."""
-    own = Topic(key="gpu", words="w", critical=True, code="lustre.missing", component="mount:/fsx")
+    own = Topic(key="gpu", message="w", critical=True, code="lustre.missing", component="mount:/fsx")
 
     def held(node: str) -> Mapping[str, str]:
         hold = IncidentHold(node, lambda: read_notices(api, namespace), wait_s=0.0)

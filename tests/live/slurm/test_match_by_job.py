@@ -46,7 +46,7 @@ def test_the_mode_follows_the_job_that_is_there(slurm: SlurmLab, tmp_path: Path)
         assert found["mode"] == "observe"
         assert found["by_job"].startswith(f"job {job}, partition "), found["by_job"]
         assert "(match[0]) holds, so that the mode is observe" in found["by_job"]
-        assert "observe mode: would take the node out" in found["plans"][0]["words"]
+        assert "observe mode: would take the node out" in found["plans"][0]["message"]
         assert "DRAIN" not in slurm.state(NAME)
         slurm.client("scancel", job)
         slurm.wait(lambda: "DRAIN" in slurm.state(NAME), limit_s(60.0), "drained once the job has ended")

@@ -140,7 +140,7 @@ def test_the_status_says_the_decision_and_the_next_step_first(codes: Sequence[st
     data = status_of(codes)
     text = status_text(data)
     first = "\n".join(text.splitlines()[:FIRST])
-    assert data["headline"]["words"] in first
+    assert data["headline"]["message"] in first
     assert data["headline"]["next"] in first
     assert "do: " in first
     told_once(text, codes)
@@ -163,10 +163,10 @@ def test_the_plan_says_the_decision_first(codes: Sequence[str]) -> None:
     told_once(text, [code for code in codes if code != UNKNOWN])
     for each in causes:
         assert len(each["decisions"]) == 1
-        assert text.count(each["decisions"][0]["words"]) == 1
+        assert text.count(each["decisions"][0]["message"]) == 1
     if causes:
         first = "\n".join(text.splitlines()[:FIRST])
-        assert causes[0]["decisions"][0]["words"] in first
+        assert causes[0]["decisions"][0]["message"] in first
         assert "do: " in first
 
 
@@ -180,7 +180,7 @@ def test_a_watcher_hears_of_each_cause_once(codes: Sequence[str]) -> None:
     assert any(line.startswith("  next ") for line in news)
     later = status_of(codes)
     for each in later["headline"]["why"]:
-        each["words"] = each["words"].replace("187 s", "189 s")
+        each["message"] = each["message"].replace("187 s", "189 s")
     assert list(heard.news(later)) == []
 
 
@@ -194,7 +194,7 @@ def test_a_message_names_each_cause_once(codes: Sequence[str]) -> None:
     )  # fmt: skip
     severities = {each.severity for each in report.diagnoses}
     pieces = [
-        Piece(key=each.key, words=each.words, since=at(0), next_step=each.next_step)
+        Piece(key=each.key, message=each.message, since=at(0), next_step=each.next_step)
         for each in for_operators(found, names)
         if not each.last
     ]
@@ -210,11 +210,11 @@ def test_a_message_names_each_cause_once(codes: Sequence[str]) -> None:
 def test_the_end_of_a_cause_is_one_line_too() -> None:
     """What began together and ends together is resolved in one line; a message about two kinds of news has both."""
     over = [
-        Piece(key=str(n), words=f"{EFA} on EFA {n}", since=at(n), over=at(900), news=NewsKind.OVER) for n in range(32)
+        Piece(key=str(n), message=f"{EFA} on EFA {n}", since=at(n), over=at(900), news=NewsKind.OVER) for n in range(32)
     ]
     began = at(0).strftime("%Y-%m-%d %H:%M:%S")
     assert lines(over) == [f"RESOLVED: {EFA} on 32 EFA devices (0-31) (since {began} UTC)"]
-    new = Piece(key="x", words=f"{EFA} on EFA 3: silent", since=at(0) + timedelta(hours=1))
+    new = Piece(key="x", message=f"{EFA} on EFA 3: silent", since=at(0) + timedelta(hours=1))
     assert [line.partition(":")[0] for line in lines([*over, new])] == ["PROBLEM", "RESOLVED"]
 
 
@@ -237,7 +237,7 @@ def test_what_is_about_the_node_names_all_devices_of_the_fault() -> None:
     assert f"healthd: {GPUS} GPU 7 [c1] at verify" in status_text({**data, "diagnoses": []})
     head = {"node": "gpu-51", "mode": "quarantine", "policy": "p", "orchestrator": "slurm", "opted_out": "",
             "opt_out_unread": "", "operator": note, "by_job": "",
-            "remediation": {"words": note, "job": ""}}  # fmt: skip
+            "remediation": {"message": note, "job": ""}}  # fmt: skip
     assert plan_text(head, [cause], names, at(MINUTES)).count(f"{GPUS} on 8 GPUs (0-7) is still open") == 2
     out = a_remediation(code=GPUS, component=str(last), hold=Hold(text="r", user="o", stamp=1), note=note)
     found = topics(
@@ -246,11 +246,11 @@ def test_what_is_about_the_node_names_all_devices_of_the_fault() -> None:
     )  # fmt: skip
     told = {each.key: each for each in for_operators(found, names)}
     assert (
-        told[NODE_KEY].words
+        told[NODE_KEY].message
         == f"out of service for {GPUS} on 8 GPUs (0-7) [c1]: {note.replace(str(last), '8 GPUs (0-7)')}"
     )
     assert told[NODE_KEY].title == f"out of service for {GPUS} on 8 GPUs (0-7) [c1]"
-    assert told[f"{GPUS} {last}"].words.startswith(f"{GPUS} on GPU 7: critical")
+    assert told[f"{GPUS} {last}"].message.startswith(f"{GPUS} on GPU 7: critical")
 
 
 def test_a_quiet_node_says_once_that_there_is_nothing_to_do() -> None:
@@ -270,9 +270,9 @@ def test_two_decisions_about_one_cause_are_both_shown() -> None:
     """What healthd does about one GPU, and what it says of the seven others, each with its devices."""
     plans, names = [entry(each, None) for each in considered((GPUS,))], names_of((GPUS,))
     mine = next(each for each in plans if names.of(each["component"]) == "GPU 3")
-    mine.update(action="hold", words=f"remediation c1 on {mine['component']} goes on")
+    mine.update(action="hold", message=f"remediation c1 on {mine['component']} goes on")
     (cause,) = causes_of(diagnoses_of((GPUS,)), (), names)
-    told = {each["where"]: (each["action"], each["words"]) for each in decisions(cause_data(cause), plans, names)}
+    told = {each["where"]: (each["action"], each["message"]) for each in decisions(cause_data(cause), plans, names)}
     assert told.keys() == {"GPU 3", "7 GPUs (0-2,4-7)"}
     assert told["GPU 3"] == ("hold", "remediation c1 on GPU 3 goes on")
     assert "gpu.xid.79 on 7 GPUs (0-2,4-7)" in told["7 GPUs (0-2,4-7)"][1]

@@ -100,7 +100,7 @@ def test_a_fault_marks_its_part_by_any_of_its_names() -> None:
     ]
     (strip,) = strips(listed(GPUS[0], GPUS[1], GPUS[3]), faults, NAMES, {"gpu": 4})
     assert states(strip) == [("0", "warning"), ("1", "critical"), ("2", "critical"), ("3", "ok")]
-    assert strip["parts"][1]["words"] == ["gpu.xid.79 on gpu:0000:10:00", "gpu.hot on gpu:GPU-1"]
+    assert strip["parts"][1]["messages"] == ["gpu.xid.79 on gpu:0000:10:00", "gpu.hot on gpu:GPU-1"]
 
 
 def test_a_part_that_a_check_could_not_read_is_unknown() -> None:
@@ -108,7 +108,7 @@ def test_a_part_that_a_check_could_not_read_is_unknown() -> None:
     outcomes = {**listed(*GPUS), "gpu.ecc": outcome("gpu.ecc", gaps=("gpu:GPU-2: NVML answered UNKNOWN (999)",))}
     (strip,) = strips(outcomes, (), NAMES, {"gpu": 4})
     assert states(strip)[2] == ("2", "unknown")
-    assert strip["parts"][2]["words"] == ["gpu.ecc: gpu:GPU-2: NVML answered UNKNOWN (999)"]
+    assert strip["parts"][2]["messages"] == ["gpu.ecc: gpu:GPU-2: NVML answered UNKNOWN (999)"]
 
 
 def test_efa_devices_stand_in_the_order_of_their_bus() -> None:
@@ -133,8 +133,8 @@ def test_a_node_without_such_parts_has_no_strip() -> None:
 # -- the first lines ---------------------------------------------------------------------------------------------------
 
 PLAIN = DeviceNames({"gpu:GPU-3": "GPU 3"})
-XID = {"code": "gpu.xid.79", "severity": "critical", "where": "GPU 3", "words": ["off the bus"], "next_step": "reboot",
-       "optional": False, "components": ["gpu:GPU-3"]}  # fmt: skip
+XID = {"code": "gpu.xid.79", "severity": "critical", "where": "GPU 3", "messages": ["off the bus"],
+       "next_step": "reboot", "optional": False, "components": ["gpu:GPU-3"]}  # fmt: skip
 REMEDIATION = {
     "code": "gpu.xid.79", "where": "GPU 3", "why": "off the bus", "command": "", "note": "", "end": None,
     "is_out": True, "at_rest": "", "approval": None, "step": "drain",
@@ -170,7 +170,7 @@ def test_a_node_that_is_out_is_not_usable_whatever_its_verdict(
     """The answer, its word for the page, and a sentence about what comes next, in every state."""
     message = told(verdict, remediation=remediation, causes=[XID] if verdict is Verdict.CRITICAL else [])
     assert (message["state"], message["usable"]) == (state, usable)
-    assert message["words"].startswith({"yes": "Yes, ", "no": "No, ", "unknown": "Cannot tell "}[usable])
+    assert message["message"].startswith({"yes": "Yes, ", "no": "No, ", "unknown": "Cannot tell "}[usable])
     assert message["next"].endswith(".")
 
 
@@ -210,7 +210,7 @@ def test_the_published_schema_knows_every_word(path: tuple[str, ...], words: typ
 def test_a_repair_that_waits_for_an_operator_says_so_first() -> None:
     """healthd repairs nothing until then: an operator who is woken must not wait for it."""
     message = told(Verdict.CRITICAL, remediation={**REMEDIATION, "approval": {"remedy": "reboot_node"}}, causes=[XID])
-    assert message["words"] == "No, this node is out, and its repair waits for your approval."
+    assert message["message"] == "No, this node is out, and its repair waits for your approval."
 
 
 def test_a_drain_of_ours_without_a_case_is_no_quiet_node() -> None:
@@ -225,9 +225,9 @@ def test_a_drain_of_ours_without_a_case_is_no_quiet_node() -> None:
 
 def test_an_unknown_that_does_not_count_is_no_reason() -> None:
     """Each cause once, in its order."""
-    unknown_ = {**XID, "code": "gpu.count", "severity": "unknown", "where": "and 1 more check", "words": ["x"]}
+    unknown_ = {**XID, "code": "gpu.count", "severity": "unknown", "where": "and 1 more check", "messages": ["x"]}
     why = told(Verdict.UNKNOWN, causes=[XID, unknown_, {**unknown_, "code": "efa.devices", "optional": True}])["why"]
-    assert [(each["code"], each["where"], each["words"]) for each in why] == [
+    assert [(each["code"], each["where"], each["message"]) for each in why] == [
         ("gpu.xid.79", "GPU 3", "off the bus"),
         ("gpu.count", "and 1 more check", "x"),
     ]
@@ -237,13 +237,13 @@ def test_a_case_says_why_it_began_when_its_fault_is_over() -> None:
     """After the reboot nothing is wrong any more, and the node is out all the same: for this reason."""
     (why,) = told(Verdict.OK, remediation=REMEDIATION)["why"]
     words = "off the bus (the cause of the drain)"
-    assert why == {"code": "gpu.xid.79", "where": "GPU 3", "words": words, "next_step": "", "severity": ""}
+    assert why == {"code": "gpu.xid.79", "where": "GPU 3", "message": words, "next_step": "", "severity": ""}
 
 
 def test_steps_stand_as_done_now_and_to_do() -> None:
     """In their order, each with words."""
     assert [each["state"] for each in steps_of(REMEDIATION)] == ["done", "now", "todo", "todo", "todo"]
-    assert all(each["words"] for each in steps_of(REMEDIATION))
+    assert all(each["message"] for each in steps_of(REMEDIATION))
     assert steps_of(None) == []
 
 
@@ -348,7 +348,7 @@ def test_a_check_that_is_well_is_no_news_unless_it_was_not() -> None:
 def a_status(*, state: str = "ok", events: tuple[tuple[str, str], ...] = ()) -> dict[str, Any]:
     return {
         "verdict": state,
-        "headline": {"words": f"It is {state}.", "why": [], "next": "Nothing."},
+        "headline": {"message": f"It is {state}.", "why": [], "next": "Nothing."},
         "devices": [{"title": "GPU", "parts": [{"label": "3", "state": state}]}],
         "checks": [
             {"name": "gpu.ecc", "outcome": "ok" if state == "ok" else "findings"},

@@ -262,7 +262,8 @@ def test_a_fence_that_outlasts_its_incident_pages(folder: Path) -> None:
     (piece,) = head.messages[0].data["news"]
     assert piece["key"] == f"{PAGED}fence rack-7"
     assert (
-        "all 18 nodes of NVLink domain rack-7 stay out after incident 1123-000000: not clean: gpu-001" in piece["words"]
+        "all 18 nodes of NVLink domain rack-7 stay out after incident 1123-000000: not clean: gpu-001"
+        in piece["message"]
     )
 
 
@@ -281,7 +282,7 @@ def test_a_fence_that_cannot_be_lifted_pages_and_blocks_no_other(folder: Path) -
     assert f"{PAGED}fence rack-8" not in dict(head.news)
     head.run(30 * MINUTE)
     assert dict(head.news)[f"{PAGED}fence rack-8"] == "wrong"
-    text = next(each.words for each in wrong_with_controller(head.stats) if each.key == f"{PAGED}fence rack-8")
+    text = next(each.message for each in wrong_with_controller(head.stats) if each.key == f"{PAGED}fence rack-8")
     assert "all 18 nodes of NVLink domain rack-8 stay out after incident 1123-000000" in text
     assert "Access/permission denied; repair these nodes, or delete the reservation" in text
     head.stuck.clear()

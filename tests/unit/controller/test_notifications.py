@@ -118,7 +118,7 @@ def test_people_hear_of_what_no_node_can_tell() -> None:
     made.slow = lambda: "a sync has not finished for over 300 s"
     last = wrong_with_controller(made)[-1]
     assert (last.key, last.lasts_s) == ("rounds", LASTS_S), "it has lasted already"
-    assert "a sync has not finished" in last.words
+    assert "a sync has not finished" in last.message
 
 
 class Post:

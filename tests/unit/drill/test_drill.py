@@ -32,7 +32,7 @@ from healthd.drill.chain import (
 
 
 def marks(*links: DrillStage) -> tuple[StageReached, ...]:
-    return tuple(StageReached(link=link, at_s=float(number), words="") for number, link in enumerate(links))
+    return tuple(StageReached(link=link, at_s=float(number), message="") for number, link in enumerate(links))
 
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=list(KINDS))

@@ -33,7 +33,7 @@ def test_the_worst_and_the_earliest_speak_for_a_cause() -> None:
     ]
     assert found[0].remedy is Remedy.REBOOT_NODE
     assert found[0].components == ("gpu:GPU-1", "gpu:GPU-2")
-    assert found[0].words == ("GPU 1: 90 C", "GPU 2: it is sick")
+    assert found[0].messages == ("GPU 1: 90 C", "GPU 2: it is sick")
     assert [each.is_problem for each in found] == [True, True, False]
 
 
@@ -41,7 +41,7 @@ def test_more_messages_than_fit_are_counted() -> None:
     """Two stand there; the others are one step away."""
     many = [diagnosis(component=gpu, reasons=(word,)) for gpu, word in zip(GPUS, "abcde", strict=False)]
     (cause,) = causes_of(many, (), NAMES)
-    assert cause.words == ("GPU 0: a", "GPU 1: b", "and 3 more; see -v")
+    assert cause.messages == ("GPU 0: a", "GPU 1: b", "and 3 more; see -v")
 
 
 def test_a_symptom_is_named_by_what_explains_it_and_no_root_twice() -> None:
@@ -51,8 +51,8 @@ def test_a_symptom_is_named_by_what_explains_it_and_no_root_twice() -> None:
     )
     both = diagnosis(code="a.a", component=GPUS[0], roots=roots, codes=("a.a", "b.b", "c.c"), reasons=("1", "2", "3"))
     first, second = causes_of((both,), (fault("c.c", NODE),), NAMES)
-    assert (first.words, first.explains) == (("1",), ("c.c",))
-    assert (second.words, second.explains) == (("2",), ())
+    assert (first.messages, first.explains) == (("1",), ("c.c",))
+    assert (second.messages, second.explains) == (("2",), ())
     assert reasons_of(both, 0) == ("1", "3")
     assert reasons_of(both, 1) == ("2",)
     assert roots_of(diagnosis(code="gpu.sick"))[0].code == "gpu.sick"
@@ -90,7 +90,7 @@ def test_checks_that_are_unknown_for_one_reason_are_one_cause() -> None:
         ],
         NAMES,
     )
-    assert [(each.code, each.where, each.words, each.optional) for each in found] == [
+    assert [(each.code, each.where, each.messages, each.optional) for each in found] == [
         ("gpu.ecc", "and 2 more checks", ("no driver",), False),
         ("gpu.health", "", ("8 GPUs (0-7): answered UNKNOWN (999); MIG is on",), False),
         ("gpu.nvlink", "", ("silent",), False),

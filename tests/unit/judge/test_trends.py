@@ -208,7 +208,7 @@ def test_what_is_noisy_may_fall_to_a_share_of_its_best() -> None:
     assert words(known) == ["It is bad: devices is 449; on this instance it has been 500 (limit 90% of that)"]
     (each,) = known.faults.values()
     assert (each.evidence["limit"], each.evidence["highest"]) == (450, 500)
-    assert [each.words for each in (LEARNED, bandwidth)] == [
+    assert [each.text for each in (LEARNED, bandwidth)] == [
         "stays at the highest value seen on this instance",
         "stays at 90% of the highest value seen on this instance",
     ]
@@ -385,7 +385,7 @@ def test_a_better_name_takes_the_memory_along(limit: AnyLimit) -> None:
 def test_a_limit_says_what_it_allows() -> None:
     """For the table of the reference."""
     growth = Limit(reading="errors_total", max_increase=0, code=CODE, source="this test")
-    assert [each.words for each in (growth, RATE, STALL, LEARNED, GROWING)] == [
+    assert [each.text for each in (growth, RATE, STALL, LEARNED, GROWING)] == [
         "grows by 0",
         "grows by 10 in 60 s",
         "stands still for 60 s",

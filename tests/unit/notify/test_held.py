@@ -18,9 +18,9 @@ from healthd.notify.notifier import Notifier
 from healthd.remediation.decide.incident_notices import LASTS, IncidentNotice, IncidentNotices
 
 NOW = datetime(2026, 11, 24, 12, tzinfo=UTC)
-LOST = Topic(key="lost", words="/fsx is not mounted", code="lustre.missing", component="mount:/fsx", critical=True)
-OTHER = Topic(key="other", words="GPU 3 fell off", code="gpu.xid.79", component="gpu:GPU-3", critical=True)
-FAILED = Topic(key=f"{PAGED}x", words="the repair failed", critical=True, lasts_s=0.0)
+LOST = Topic(key="lost", message="/fsx is not mounted", code="lustre.missing", component="mount:/fsx", critical=True)
+OTHER = Topic(key="other", message="GPU 3 fell off", code="gpu.xid.79", component="gpu:GPU-3", critical=True)
+FAILED = Topic(key=f"{PAGED}x", message="the repair failed", critical=True, lasts_s=0.0)
 INCIDENT = IncidentNotice(
     id="1124-3f2a9c", root="lustre mount:/fsx", began=NOW, nodes=frozenset({"gpu-1"}), critical=True, until=NOW + LASTS
 )
@@ -107,7 +107,7 @@ def test_a_clock_that_runs_behind_holds_no_message_for_longer() -> None:
     [
         ([LOST, OTHER], ["lost", "other"]),
         ([LOST, FAILED], ["lost", f"{PAGED}x"]),
-        ([LOST, Topic(key="mild", words="", code="gpu.count")], ["mild"]),
+        ([LOST, Topic(key="mild", message="", code="gpu.count")], ["mild"]),
     ],
 )
 def test_beside_anything_else_that_is_critical_all_is_sent(wrong: list[Topic], expected: list[str]) -> None:
@@ -157,7 +157,7 @@ def test_it_waits_for_an_incident_only_where_a_controller_watches() -> None:
 
 def test_the_cluster_is_read_only_while_a_message_may_be_held() -> None:
     """Every 15 s while one waits, every two minutes while all are covered, never for what no incident can cover."""
-    assert _reads(Head(Topic(key="unknown", words="", lasts_s=600.0))) == 0
+    assert _reads(Head(Topic(key="unknown", message="", lasts_s=600.0))) == 0
     assert _reads(Head(LOST)) == 8 * 60 // HELD_S
     alone = Head(LOST, notices=IncidentNotices())
     assert _reads(alone) == 1 + 15 // WAITING_S

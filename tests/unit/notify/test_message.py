@@ -44,12 +44,12 @@ SINCE = NOW - timedelta(seconds=15)
 SENDER = Sender(node="gpu-213", notices=("the GPUs are simulated",))
 CODE, WHAT = "gpu.xid.79", "GPU 3 fell off the bus (XID 79)"
 ABOUT = TopicAbout(code=CODE, device="GPU 3", what=WHAT, severity=Severity.CRITICAL)
-FAULT = Topic(key=f"{CODE} gpu:GPU-3", words="gpu.xid.79 on GPU 3: critical", about=ABOUT, next_step="look")
+FAULT = Topic(key=f"{CODE} gpu:GPU-3", message="gpu.xid.79 on GPU 3: critical", about=ABOUT, next_step="look")
 OUT_NOW = Topic(
-    key=NODE_KEY, words="out of service", step="reboot", about=replace(ABOUT, severity=Severity.WARNING, out=True)
+    key=NODE_KEY, message="out of service", step="reboot", about=replace(ABOUT, severity=Severity.WARNING, out=True)
 )
 PAGE = Topic(
-    key=f"{PAGED}{CODE} gpu:GPU-3", words="an operator is needed: rebooted twice, the fault is back", about=ABOUT
+    key=f"{PAGED}{CODE} gpu:GPU-3", message="an operator is needed: rebooted twice, the fault is back", about=ABOUT
 )
 ADDRESSES = Addresses(
     cluster="train-a", runbooks={CODE: "https://docs.example/gpu.xid.79.html"}, page="https://healthd.example/{node}"
@@ -58,7 +58,7 @@ ADDRESSES = Addresses(
 
 def piece(topic: Topic, news: NewsKind = NewsKind.WRONG) -> Piece:
     over = NOW if news in (NewsKind.OVER, NewsKind.ENDED) else None
-    return Piece(key=topic.key, words=topic.words, since=SINCE, over=over, news=news, about=topic.about)
+    return Piece(key=topic.key, message=topic.message, since=SINCE, over=over, news=news, about=topic.about)
 
 
 def made(*pieces: Piece, standing: tuple[Topic, ...] = (), open_now: bool = True, **more: Any) -> Message:
@@ -137,16 +137,16 @@ def test_a_message_about_a_drained_node_says_what_to_do() -> None:
             "gpu-213 needs an operator: GPU 3 fell off the bus (XID 79). rebooted twice, the fault is back.",
         ),
         (
-            (OUT_NOW, replace(PAGE, words="odd", about=TopicAbout())),
+            (OUT_NOW, replace(PAGE, message="odd", about=TopicAbout())),
             "gpu-213 drained, and needs an operator: GPU 3 fell off the bus (XID 79). odd.",
         ),
         (
             (FAULT, replace(OUT_NOW, step="verify")),
             "gpu-213 drained: GPU 3 fell off the bus (XID 79). It returns to service once it is healthy.",
         ),
-        ((Topic(key="unknown", words="no check answers"),), "gpu-213: no check answers."),
+        ((Topic(key="unknown", message="no check answers"),), "gpu-213: no check answers."),
         (
-            (replace(OUT_NOW, step="", words="out", about=TopicAbout(out=True)),),
+            (replace(OUT_NOW, step="", message="out", about=TopicAbout(out=True)),),
             "gpu-213 drained: out.",
         ),
     ],
@@ -191,7 +191,7 @@ def test_an_incident_is_over_with_the_last_of_its_topics() -> None:
 
 def test_what_healthd_leaves_to_others_is_closed_and_not_resolved() -> None:
     """The title names the owner."""
-    about = made(replace(piece(OUT_NOW, NewsKind.ENDED), words="held by root"), open_now=False).about
+    about = made(replace(piece(OUT_NOW, NewsKind.ENDED), message="held by root"), open_now=False).about
     assert (about.state, about.event, about.is_over) == (IncidentState.CLOSED, Occasion.CLOSED, True)
     assert about.title == "gpu-213 handed over: GPU 3 fell off the bus (XID 79). held by root."
 
@@ -226,18 +226,18 @@ def test_an_incident_of_a_fleet_has_one_id_whoever_reports_it() -> None:
     silent = replace(FAULT, about=TopicAbout(subject="gpu-9", incident="absent"))
     assert made(piece(silent), standing=(silent,)).about.id == "train-a/gpu-9/absent"
     assert made(piece(silent), standing=(silent,)).about.node == "gpu-9"
-    own = Topic(key="rounds", words="no sync succeeds")
+    own = Topic(key="rounds", message="no sync succeeds")
     about = made(piece(own), standing=(own,), sender=Sender(controller="head-1"), addresses=Addresses()).about
     assert (about.id, about.node, about.code) == ("controller/rounds", "", "")
 
 
 def test_an_id_and_a_title_are_bounded() -> None:
     """PagerDuty takes 255 characters of a key; a long reason is cut where a title would be a paragraph."""
-    long = Topic(key="x" * 400, words="word " * 200)
+    long = Topic(key="x" * 400, message="word " * 200)
     about = made(piece(long), standing=(long,)).about
     assert len(about.id) == LONGEST_ID
     assert (about.title[-1], len(about.title) <= 240) == ("…", True)
-    handed = made(replace(piece(OUT_NOW, NewsKind.ENDED), words="held " * 100), open_now=False).about
+    handed = made(replace(piece(OUT_NOW, NewsKind.ENDED), message="held " * 100), open_now=False).about
     assert len(handed.title) <= 240
     longest = replace(OUT_NOW, about=replace(OUT_NOW.about, what="w" * 500))
     named = made(piece(longest), standing=(longest,), sender=Sender(node="n" * 200)).about
@@ -246,7 +246,7 @@ def test_an_id_and_a_title_are_bounded() -> None:
 
 def test_several_incidents_in_one_message_say_how_many() -> None:
     """For a receiver that has had its messages of this hour: each piece, each runbook once."""
-    pieces = (piece(FAULT), piece(Topic(key="a", words="a is bad"), NewsKind.OVER), piece(PAGE))
+    pieces = (piece(FAULT), piece(Topic(key="a", message="a is bad"), NewsKind.OVER), piece(PAGE))
     told = [replace(each, code=each.about.code) for each in pieces]
     message = summary(told, 2, sender=SENDER, addresses=ADDRESSES, now=NOW, lost=0)
     about = message.about

@@ -69,7 +69,7 @@ class Teller:
         return [f"{piece.news} {piece.key}" for piece in news]
 
 
-A, B = Topic(key="a", words="a is bad"), Topic(key="b", words="b is bad")
+A, B = Topic(key="a", message="a is bad"), Topic(key="b", message="b is bad")
 
 
 def test_what_lasts_is_told_once_and_its_end_once() -> None:
@@ -103,7 +103,7 @@ def test_what_comes_back_must_be_over_for_longer_each_time() -> None:
 
 def test_that_a_node_is_in_service_again_is_said_at_once() -> None:
     """However often it went out: how often that may be in a day is the engine's to bound."""
-    teller, node = Teller(), Topic(key=NODE_KEY, words="out of service", lasts_s=0.0)
+    teller, node = Teller(), Topic(key=NODE_KEY, message="out of service", lasts_s=0.0)
     for s in range(0, 5_000, 1_000):
         assert teller.hears(s, node) == [f"wrong {NODE_KEY}"]
         teller.hears(s + 100)
@@ -154,20 +154,20 @@ def test_what_breaks_together_is_told_together() -> None:
 def test_the_words_are_those_of_the_moment_it_is_told() -> None:
     """What was known later, as a remediation that has moved on, is what people read."""
     memory, _ = tell({}, [A], T0)
-    _, (piece,) = tell(memory, [replace(A, words="a is worse")], at(LASTS_S))
+    _, (piece,) = tell(memory, [replace(A, message="a is worse")], at(LASTS_S))
     assert piece.line == "PROBLEM: a is worse (since 2026-01-01 03:00:00 UTC)"
 
 
 def test_another_cause_is_told_once_it_lasts_and_one_that_was_told_before_not_each_minute() -> None:
     """People who know of it hear that it is another by now; two causes that take turns are no stream of messages."""
-    teller, other = Teller(), replace(A, cause="other", words="a is worse")
+    teller, other = Teller(), replace(A, cause="other", message="a is worse")
     teller.hears(0, A)
     assert teller.hears(LASTS_S, A) == ["wrong a"]
     assert teller.hears(20, other) == []
     assert teller.hears(25, A) == [], "it was another for a moment"
     assert teller.hears(30, other) == []
     assert teller.hears(30 + LASTS_S, other) == ["now a"]
-    assert teller.memory["a"].words == "a is worse"
+    assert teller.memory["a"].message == "a is worse"
     heard = [news for step in range(30) for news in teller.hears(60 + 60 * step, A)]
     assert heard == []
     assert teller.hears(45 + KNOWN_CHANGES_EVERY_S, A) == ["now a"]
@@ -178,7 +178,7 @@ def test_what_counts_is_no_other_cause() -> None:
     teller = Teller()
     teller.hears(0, A)
     teller.hears(LASTS_S, A)
-    assert teller.hears(1_000, replace(A, words="a is bad, 7 times")) == []
+    assert teller.hears(1_000, replace(A, message="a is bad, 7 times")) == []
 
 
 def test_what_stands_is_told_again_as_often_as_it_says() -> None:
@@ -195,7 +195,7 @@ def test_what_stands_is_told_again_as_often_as_it_says() -> None:
 def test_what_ended_otherwise_than_well_is_not_said_to_be_over() -> None:
     """Its end is told in its own words, to those who know of it; where it says of which cause, for that one alone."""
     teller, titled = Teller(), replace(A, cause="remediation c1", title="remediation c1")
-    ending = Topic(key="a", words="held by root now", cause="remediation c1", last=True)
+    ending = Topic(key="a", message="held by root now", cause="remediation c1", last=True)
     assert (teller.hears(0, ending), teller.memory) == ([], {})
     teller.hears(0, titled)
     teller.hears(LASTS_S, titled)
@@ -210,13 +210,13 @@ def test_what_ended_otherwise_than_well_is_not_said_to_be_over() -> None:
 
 def test_the_clock_moves_what_is_remembered() -> None:
     """Nothing is told sooner or later because the clock was set."""
-    seen = TopicMemory(words="w", since=at(0), gone=at(5), at=at(3), changed=at(4), over=at(-6))
+    seen = TopicMemory(message="w", since=at(0), gone=at(5), at=at(3), changed=at(4), over=at(-6))
     hour = timedelta(hours=1)
     assert shifted(seen, hour, at(10) + hour) == replace(
         seen, since=at(0) + hour, gone=at(5) + hour, at=at(3) + hour, changed=at(4) + hour, over=at(-6) + hour
     )
-    assert shifted(TopicMemory(words="w", since=at(0)), hour, at(10) + hour) == TopicMemory(
-        words="w", since=at(0) + hour
+    assert shifted(TopicMemory(message="w", since=at(0)), hour, at(10) + hour) == TopicMemory(
+        message="w", since=at(0) + hour
     )
 
 
@@ -264,9 +264,9 @@ def test_only_what_is_severe_enough_is_worth_telling() -> None:
     assert [each.key for each in told(diagnoses=both) if not each.last] == ["gpu.xid.79 gpu:GPU-1"]
     assert len(told(diagnoses=both, least=Severity.WARNING)) == 2
     (topic,) = told(diagnoses=(XID,))
-    assert topic.words == "gpu.xid.79 on gpu:GPU-1: critical, calls for reboot_node: fell off the bus"
+    assert topic.message == "gpu.xid.79 on gpu:GPU-1: critical, calls for reboot_node: fell off the bus"
     (lowered,) = told(diagnoses=(WARM,))
-    assert (lowered.last, lowered.words) == (
+    assert (lowered.last, lowered.message) == (
         True,
         "gpu.temperature.high on gpu:GPU-1: still open, now only warning",
     )
@@ -275,11 +275,11 @@ def test_only_what_is_severe_enough_is_worth_telling() -> None:
 def test_an_acknowledged_fault_is_told_as_that_each_day_while_it_is_critical() -> None:
     """It is open; until when the operator's word holds is said where it is known."""
     (topic,) = told(diagnoses=(XID,), acknowledged=(XID,))
-    assert topic.words == "gpu.xid.79 on gpu:GPU-1: acknowledged, by an operator; the fault is still open"
+    assert topic.message == "gpu.xid.79 on gpu:GPU-1: acknowledged, by an operator; the fault is still open"
     assert (topic.cause, topic.again_s, topic.title) == ("acknowledged critical", AGAIN_S, "gpu.xid.79 on gpu:GPU-1")
     open_now = fault(acknowledged=True, acknowledged_until=at(0))
     (topic,) = told(diagnoses=(XID,), faults=(open_now,))
-    assert "acknowledged until 2026-01-01 03:00 UTC, by an operator" in topic.words
+    assert "acknowledged until 2026-01-01 03:00 UTC, by an operator" in topic.message
     (topic,) = told(diagnoses=(WARM,), acknowledged=(WARM,), least=Severity.WARNING)
     assert topic.again_s == 0
 
@@ -300,7 +300,7 @@ def test_each_fault_of_a_part_is_a_topic_of_its_own() -> None:
     )
     both = replace(XID, roots=roots, reasons=("lost", "uncontained", "missing"), codes=("gpu.missing", "gpu.xid.79"))
     found = told(diagnoses=(both,), faults=(fault(), fault("gpu.missing"), fault("odd")))
-    assert [each.words for each in found] == [
+    assert [each.message for each in found] == [
         "gpu.xid.79 on gpu:GPU-1: critical, calls for reboot_node: lost; missing",
         "gpu.xid.95 on gpu:GPU-1: critical, calls for reset_gpu: uncontained",
         "gpu.missing on gpu:GPU-1: still open, a symptom of gpu.xid.79 on gpu:GPU-1",
@@ -320,7 +320,7 @@ def test_a_node_that_is_out_by_our_act_is_told_at_once() -> None:
     is."""
     (topic,) = told(remediation=REMEDIATION)
     assert (topic.key, topic.lasts_s, topic.cause) == ("node", 0, "remediation c1")
-    assert topic.words == "out of service for gpu.xid.79 on gpu:GPU-1 [c1]: waiting for 12 to end"
+    assert topic.message == "out of service for gpu.xid.79 on gpu:GPU-1 [c1]: waiting for 12 to end"
     assert topic.title == "out of service for gpu.xid.79 on gpu:GPU-1 [c1]"
     assert told(remediation=replace(REMEDIATION, hold=None)) == ()
     by_slot = replace(REMEDIATION, hold=None, steps=(Step.SLOT, Step.REPLACE), index=1)
@@ -332,10 +332,10 @@ def test_a_node_that_another_holds_is_told_as_that() -> None:
     """Each day while a critical fault is open on it; it is not over, and not ours."""
     foreign = Decision(action=Action.HOLD, reason="held by root", refusal=Refusal.FOREIGN_HOLD, diagnosis=XID)
     (topic,) = told(decision=foreign)
-    assert (topic.words, topic.cause) == ("held by root; gpu.xid.79 on gpu:GPU-1 is still open", "foreign")
+    assert (topic.message, topic.cause) == ("held by root; gpu.xid.79 on gpu:GPU-1 is still open", "foreign")
     assert topic.again_s == AGAIN_S
     (topic,) = told(decision=replace(foreign, diagnosis=None))
-    assert (topic.words, topic.again_s) == ("held by root", 0)
+    assert (topic.message, topic.again_s) == ("held by root", 0)
     (topic,) = told(decision=replace(foreign, diagnosis=WARM))
     assert topic.again_s == 0
 
@@ -357,7 +357,7 @@ def test_a_machine_that_follows_another_says_that_the_fault_of_that_is_over() ->
     follows = replace(REMEDIATION, steps=steps, index=3)
     topic = told(remediation=follows)[0]
     assert (topic.key, topic.cause) == ("gpu.xid.79 gpu:GPU-1", "replaced")
-    assert topic.words == "gpu.xid.79 on gpu:GPU-1: machine replaced, verifying the new one"
+    assert topic.message == "gpu.xid.79 on gpu:GPU-1: machine replaced, verifying the new one"
     assert [each.key for each in told(remediation=replace(follows, index=2))] == ["node"]
     assert [each.key for each in told(remediation=replace(follows, code=""))] == ["node"]
     assert [each.cause for each in told(remediation=follows, diagnoses=(XID,))] == [
@@ -369,21 +369,21 @@ def test_a_machine_that_follows_another_says_that_the_fault_of_that_is_over() ->
 def test_a_drain_of_ours_without_a_case_is_told() -> None:
     """It keeps the node out, whoever left it."""
     (topic,) = told(decision=Decision(action=Action.HOLD, reason="held by ours", refusal=Refusal.ORPHAN))
-    assert (topic.key, topic.words, topic.cause) == ("node", "held by ours", "orphan")
+    assert (topic.key, topic.message, topic.cause) == ("node", "held by ours", "orphan")
 
 
 def test_how_our_part_ended_is_said_where_the_node_is_not_simply_back() -> None:
     """An operator's order with the fault open, a remediation that somebody took over; a release is over and no more."""
     known = Decision(action=Action.HOLD, reason="acknowledged", refusal=Refusal.ACKNOWLEDGED, diagnosis=XID)
     (topic,) = told(decision=known)
-    assert (topic.last, topic.words) == (
+    assert (topic.last, topic.message) == (
         True,
         "back in service by an operator, although gpu.xid.79 on gpu:GPU-1 is still open",
     )
     (topic,) = told(decision=replace(known, diagnosis=None))
-    assert topic.words == "back in service by an operator"
+    assert topic.message == "back in service by an operator"
     (topic,) = told(ended=replace(REMEDIATION, end=End.LOST, note="held by root"))
-    assert (topic.last, topic.cause, topic.words) == (
+    assert (topic.last, topic.cause, topic.message) == (
         True,
         "remediation c1",
         "remediation ended without a release [c1]: held by root",
@@ -391,7 +391,7 @@ def test_how_our_part_ended_is_said_where_the_node_is_not_simply_back() -> None:
     left = replace(REMEDIATION, end=End.ABANDONED, note="the node stays drained by the cluster itself")
     for next_case in (None, replace(REMEDIATION, id="c2", hold=None, index=REMEDIATION.steps.index(Step.SLOT))):
         (stays,) = (each for each in told(remediation=next_case, ended=left) if each.key == "node")
-        assert (stays.last, stays.words) == (
+        assert (stays.last, stays.message) == (
             True,
             "remediation ended without a release [c1]: the node stays drained by the cluster itself",
         )
@@ -423,13 +423,13 @@ def test_what_asks_for_an_operator_is_told_at_once_and_each_day() -> None:
     page = Decision(action=Action.PAGE, reason="2 of 40 are out", diagnosis=XID, refusal=Refusal.CORRELATED)
     (topic,) = told(decision=page)
     assert (topic.key, topic.lasts_s, topic.again_s) == ("page gpu.xid.79 gpu:GPU-1", 0, AGAIN_S)
-    assert topic.words == "an operator is needed: 2 of 40 are out"
+    assert topic.message == "an operator is needed: 2 of 40 are out"
     assert topic.title == "operator no longer needed for gpu.xid.79 on gpu:GPU-1"
     (counted,) = told(decision=replace(page, reason="3 of 40 are out"))
     assert (counted.key, counted.cause) == (topic.key, topic.cause)
     given_up = Decision(action=Action.PAGE, reason="given up, an operator is needed")
     _, other = told(decision=given_up, remediation=REMEDIATION)
-    assert (other.key, other.words) == (topic.key, "given up, an operator is needed")
+    assert (other.key, other.message) == (topic.key, "given up, an operator is needed")
     assert other.cause != topic.cause
     assert [each.key for each in told(decision=given_up)] == ["page "]
 
@@ -464,13 +464,13 @@ def test_a_state_that_cannot_be_written_asks_for_an_operator() -> None:
     """Once it lasts; nothing is repaired meanwhile."""
     (topic,) = unkept("disk full")
     assert (topic.key, topic.lasts_s, topic.again_s) == ("page state", UNKNOWN_LASTS_S, AGAIN_S)
-    assert topic.words.endswith("healthd cannot write its state, so it repairs nothing: disk full")
+    assert topic.message.endswith("healthd cannot write its state, so it repairs nothing: disk full")
     assert unkept("") == ()
 
 
 def test_a_message_has_a_bounded_number_of_lines_what_is_wrong_first() -> None:
     """Of more pieces than fit it says how many there are."""
-    pieces = [Piece(key=str(number), words=f"w{number}", since=T0) for number in range(MOST_LINES + 5)]
+    pieces = [Piece(key=str(number), message=f"w{number}", since=T0) for number in range(MOST_LINES + 5)]
     assert lines([]) == []
     assert lines(pieces)[-1] == "and 5 more"
     over = replace(pieces[0], over=T0, news=NewsKind.OVER)

@@ -22,7 +22,7 @@ ABOUT = Sender(node="p5-1", verdict="critical", notices=("a drill",), mode="repa
 
 
 def topic(key: str) -> Topic:
-    return Topic(key=key, words=f"{key} is bad", lasts_s=0)
+    return Topic(key=key, message=f"{key} is bad", lasts_s=0)
 
 
 class Desk:
@@ -97,7 +97,7 @@ def test_a_message_says_who_speaks_for_people_and_for_programs() -> None:
         {
             "key": "a",
             "state": "wrong",
-            "words": "a is bad",
+            "message": "a is bad",
             "since": "2026-01-01T03:00:05Z",
             "over": None,
             "next_step": "",

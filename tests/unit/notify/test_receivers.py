@@ -91,7 +91,7 @@ def test_the_events_of_a_message_have_one_deadline() -> None:
         time.sleep(0.2)
         return CommandResult(argv=argv, code=0, stdout='{"answer": {}}', stderr="", duration_s=0.2)
 
-    out = NewsItem(key="node", state=NewsKind.WRONG, words="out", since=SINCE, over=None, next_step="", out=True)
+    out = NewsItem(key="node", state=NewsKind.WRONG, message="out", since=SINCE, over=None, next_step="", out=True)
     deliver = partial(to_eventbridge, BUS, Aws(region="us-east-1", timeout_s=60.0, run=run))
     deliver(timeout_s=30.0)(a_message(step="reboot", news=(out,)))
     first, second = asked

@@ -447,7 +447,7 @@ def test_a_store_that_does_not_last_is_a_problem_however_well_it_writes(store: S
     monitor.flush(START)
     assert monitor.store_problem == "the state directory is read-only"
     (page,) = [topic for topic in wrong_with(monitor, None, Severity.CRITICAL) if topic.key.startswith(PAGED)]
-    assert page.words.endswith("the state directory is read-only")
+    assert page.message.endswith("the state directory is read-only")
 
 
 def test_a_fault_that_came_and_went_while_the_disk_refused_leaves_its_lines(store: Store) -> None:

@@ -117,7 +117,7 @@ def why(
         now=NOW,
         timeout_s=600,
     )
-    return f"{refused.kind}: {refused.words}" if refused is not None else ""
+    return f"{refused.kind}: {refused.reason}" if refused is not None else ""
 
 
 def test_a_request_that_all_stands_for_is_not_refused() -> None:

@@ -64,7 +64,7 @@ def test_by_default_it_goes_when_its_time_is_over() -> None:
     rules = replace(ASKS, approvals={Remedy.RESET_GPU: AN_HOUR})
     first = ask(at_the_act(), rules, (), at(0))
     assert first.waits is not None
-    assert "it goes ahead at" in first.waits.words
+    assert "it goes ahead at" in first.waits.reason
     assert ask(first.remediation, rules, (), at(3599)).waits is not None
     gone = ask(first.remediation, rules, (), at(3600))
     assert (gone.waits, gone.news) == (None, "approved by default: reset_gpu")
@@ -170,7 +170,7 @@ def test_what_cannot_be_approved_is_refused(
     refused = answer(about, remedy, rules)
     assert isinstance(refused, Refused)
     assert refused.kind is kind
-    assert words in refused.words
+    assert words in refused.reason
 
 
 @given(

@@ -93,7 +93,7 @@ def test_an_act_of_the_canary_waits_in_any_mode_and_says_why() -> None:
     rules = Rules(mode=Mode.REPAIR)
     asked = ask(at_the_act(), rules, (UNCONTAINED,), at(10), WHY)
     assert asked.waits is not None
-    assert WHY in asked.waits.words
+    assert WHY in asked.waits.reason
     assert WHY in waiting_words(asked.remediation, rules), "a plan says so without a reading of the fleet"
     assert objection(asked.remediation, rules, (UNCONTAINED,), WHY) is not None
     given = approve(
@@ -128,7 +128,7 @@ def test_in_the_mode_approve_the_mode_is_the_reason() -> None:
     rules = Rules(mode=Mode.APPROVE)
     asked = ask(at_the_act(), rules, (UNCONTAINED,), at(10), WHY)
     assert asked.waits is not None
-    assert "canary" not in asked.waits.words
+    assert "canary" not in asked.waits.reason
 
 
 @pytest.mark.parametrize(

@@ -177,7 +177,7 @@ def test_trouble_refuses_a_release_unless_it_is_forced() -> None:
     refused = release_by_command(remediation, IN, "gpu.xid.79 on gpu:0 is still open")
     assert isinstance(refused, Refused)
     assert refused.kind is Refusal.NOT_WELL
-    assert "gpu.xid.79 on gpu:0 is still open; to release it all the same" in refused.words
+    assert "gpu.xid.79 on gpu:0 is still open; to release it all the same" in refused.reason
     forced = release_by_command(remediation, replace(IN, forced=True), "gpu.xid.79 on gpu:0 is still open")
     assert isinstance(forced, Remediation)
     assert (forced.forced, forced.release_command) == (True, "it is new (uid 7)")

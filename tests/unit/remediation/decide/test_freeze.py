@@ -23,9 +23,9 @@ LISTED = (
 
 def test_its_words_have_end_reason_and_user() -> None:
     """As far as they are known."""
-    assert FREEZE.words == "freeze until 2026-01-01 04:00 UTC: driver rollout (alice)"
-    assert Freeze(reason="").words == "freeze: no reason given"
-    assert in_words((FREEZE, Freeze(reason="x"))) == f"{FREEZE.words}; freeze: x"
+    assert FREEZE.text == "freeze until 2026-01-01 04:00 UTC: driver rollout (alice)"
+    assert Freeze(reason="").text == "freeze: no reason given"
+    assert in_words((FREEZE, Freeze(reason="x"))) == f"{FREEZE.text}; freeze: x"
     assert in_words(()) == ""
 
 
@@ -35,7 +35,7 @@ def test_it_forbids_each_act_that_it_does_not_allow() -> None:
     for step in (Step.RESET, Step.REBOOT, Step.REPLACE):
         why = frozen((FREEZE,), step)
         assert why is not None
-        assert (why.kind, why.words) == (Refusal.FROZEN, FREEZE.words)
+        assert (why.kind, why.reason) == (Refusal.FROZEN, FREEZE.text)
     assert frozen((), Step.REBOOT) is None
 
 

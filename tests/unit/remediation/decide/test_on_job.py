@@ -45,7 +45,7 @@ HELD = replace(JOB, state="PENDING", nodes="", reason="JobHeldUser", held=True)
 
 
 def _restart(stage: JobStage, age_s: float = 0.0) -> JobRestart:
-    return JobRestart(job="12", run=0, words=JOB.words, stage=stage, at=NOW - timedelta(seconds=age_s))
+    return JobRestart(job="12", run=0, title=JOB.title, stage=stage, at=NOW - timedelta(seconds=age_s))
 
 
 def _next(restart: JobRestart, job: NodeJob | None, plan: OnJob = REQUEUE) -> JobMove:
@@ -139,7 +139,7 @@ def test_the_job_that_ran_when_the_fault_began_is_the_one() -> None:
     waits = replace(JOB, id="14", state="PENDING", began=None)
     found = begun([before, just_before, after, in_order, waits, JOB], NOW, NOW)
     assert (found.job, found.run, found.stage) == ("12", 0, JobStage.CLAIMING)
-    assert found.words == "12 of alice on n[1-4]"
+    assert found.title == "12 of alice on n[1-4]"
 
 
 def test_a_job_that_the_fault_ended_before_it_was_read_is_the_one() -> None:
@@ -178,7 +178,7 @@ def test_the_signal_comes_first_then_the_grace_then_the_requeue() -> None:
     """And the signal once."""
     assert _next(_restart(JobStage.CLAIMED), JOB, SIGNAL).act is JobAct.SIGNAL
     waits = _next(_restart(JobStage.SIGNALLED, 59), JOB, SIGNAL)
-    assert (waits.act, "requeued at" in waits.words) == (JobAct.WAIT, True)
+    assert (waits.act, "requeued at" in waits.reason) == (JobAct.WAIT, True)
     assert _next(_restart(JobStage.SIGNALLED, 60), JOB, SIGNAL).act is JobAct.REQUEUE
 
 
@@ -194,21 +194,21 @@ def test_without_a_signal_the_time_counts_from_when_the_job_was_taken() -> None:
 def test_a_job_that_failed_meanwhile_is_requeued_at_once(state: str, stage: JobStage) -> None:
     """The fault, or a signal that it does not handle, has ended it."""
     move = _next(_restart(stage), replace(JOB, state=state), SIGNAL)
-    assert (move.act, f"failed ({state})" in move.words) == (JobAct.REQUEUE, True)
+    assert (move.act, f"failed ({state})" in move.reason) == (JobAct.REQUEUE, True)
 
 
 @pytest.mark.parametrize("plan", [SIGNAL, OnJob(after_s=0)])
 def test_a_suspended_job_is_left_until_it_runs_again(plan: OnJob) -> None:
     """slurmctld refuses a signal to it, and a requeue would run what an operator has stopped."""
     move = _next(_restart(JobStage.CLAIMED, 900), replace(JOB, state="SUSPENDED"), plan)
-    assert (move.act, "it is suspended" in move.words) == (JobAct.WAIT, True)
+    assert (move.act, "it is suspended" in move.reason) == (JobAct.WAIT, True)
 
 
 @pytest.mark.parametrize("stage", [JobStage.CLAIMED, JobStage.REQUEUED])
 def test_a_failed_job_of_the_same_number_on_other_nodes_is_another(stage: JobStage) -> None:
     """slurmctld gives numbers again after it has lost its state."""
     move = _next(_restart(stage, 900), replace(JOB, state="FAILED", nodes="n[8-9]", is_here=False))
-    assert (move.act, "not run on this node" in move.words) == (JobAct.END, True)
+    assert (move.act, "not run on this node" in move.reason) == (JobAct.END, True)
 
 
 @pytest.mark.parametrize(
@@ -227,7 +227,7 @@ def test_a_failed_job_of_the_same_number_on_other_nodes_is_another(stage: JobSta
 def test_a_job_that_is_over_is_not_requeued(state: str, words: str) -> None:
     """A checkpoint that ends the job in order is an end; a user's cancel is an order; an OOM is the job's own."""
     move = _next(_restart(JobStage.SIGNALLED), replace(JOB, state=state), SIGNAL)
-    assert move == JobMove(act=JobAct.END, words=f"job 12 of alice on n[1-4]: {words} ({state}); not requeued")
+    assert move == JobMove(act=JobAct.END, reason=f"job 12 of alice on n[1-4]: {words} ({state}); not requeued")
 
 
 @pytest.mark.parametrize("state", ["RUNNING", "COMPLETING", "FAILED"])
@@ -238,10 +238,10 @@ def test_a_job_that_slurm_preempts_is_left_to_slurm(state: str) -> None:
     for stage in (JobStage.CLAIMED, JobStage.SIGNALLED):
         move = _next(_restart(stage, 900), job, SIGNAL)
         assert move == JobMove(
-            act=JobAct.END, words=f"job 12 of alice on n[1-4]: Slurm preempts it ({state}); not requeued"
+            act=JobAct.END, reason=f"job 12 of alice on n[1-4]: Slurm preempts it ({state}); not requeued"
         )
     ends = _next(_restart(JobStage.REQUEUED), replace(REQUEUED, preempted=True))
-    assert (ends.act, ends.words.endswith("its processes end")) == (JobAct.WAIT, True)
+    assert (ends.act, ends.reason.endswith("its processes end")) == (JobAct.WAIT, True)
 
 
 @pytest.mark.parametrize("state", ["REQUEUE_HOLD", "SPECIAL_EXIT"])
@@ -249,7 +249,7 @@ def test_a_released_job_waits_as_any_other(state: str) -> None:
     """Its state is as before its release, until it runs."""
     released = replace(JOB, state=state, nodes="", restarts=1, is_here=False)
     assert _next(_restart(JobStage.ENDED, 9), released).act is JobAct.START
-    assert "not requeued again" in _next(_restart(JobStage.SIGNALLED), released, SIGNAL).words
+    assert "not requeued again" in _next(_restart(JobStage.SIGNALLED), released, SIGNAL).reason
 
 
 @pytest.mark.parametrize("stage", [JobStage.SIGNALLED, JobStage.REQUEUED, JobStage.ENDED])
@@ -257,8 +257,8 @@ def test_a_job_that_is_held_waits_for_its_release(stage: JobStage) -> None:
     """Also one that was held while it ran, and is held since our requeue: free nodes alone do not start it."""
     move = _next(_restart(stage, 900), replace(HELD, restarts=1), SIGNAL)
     assert move.act is JobAct.END
-    assert "Slurm holds it (JobHeldUser): release it by `scontrol release 12`" in move.words
-    assert ("not requeued" in move.words) is (stage is JobStage.SIGNALLED)
+    assert "Slurm holds it (JobHeldUser): release it by `scontrol release 12`" in move.reason
+    assert ("not requeued" in move.reason) is (stage is JobStage.SIGNALLED)
 
 
 @pytest.mark.parametrize(
@@ -271,7 +271,7 @@ def test_a_job_that_is_held_waits_for_its_release(stage: JobStage) -> None:
 def test_a_job_that_requeued_itself_is_not_requeued_again(job: NodeJob) -> None:
     """Whether it waits for its next run, or runs already."""
     move = _next(_restart(JobStage.SIGNALLED, 600), job, SIGNAL)
-    assert (move.act, "not requeued again" in move.words) == (JobAct.END, True)
+    assert (move.act, "not requeued again" in move.reason) == (JobAct.END, True)
 
 
 def test_processes_that_end_are_waited_for() -> None:
@@ -288,10 +288,10 @@ def test_our_requeue_ends_the_delay_of_slurm_and_then_nothing_more() -> None:
     assert _next(_restart(JobStage.REQUEUED, 900), waits).act is JobAct.NOTE_END
     assert _next(_restart(JobStage.ENDED, 2.9), waits).act is JobAct.WAIT
     assert _next(_restart(JobStage.ENDED, 3), waits).act is JobAct.START
-    assert _next(_restart(JobStage.ENDED, 9), replace(waits, state="FAILED")).words.endswith("ended again (FAILED)")
+    assert _next(_restart(JobStage.ENDED, 9), replace(waits, state="FAILED")).reason.endswith("ended again (FAILED)")
     runs = _next(_restart(JobStage.REQUEUED), replace(JOB, restarts=1, nodes="n[2-5]", is_here=False))
-    assert runs == JobMove(act=JobAct.END, words="job 12 of alice on n[1-4]: requeued, runs on n[2-5]")
-    assert _next(_restart(JobStage.REQUEUED), replace(JOB, state="CANCELLED")).words.endswith("(CANCELLED)")
+    assert runs == JobMove(act=JobAct.END, reason="job 12 of alice on n[1-4]: requeued, runs on n[2-5]")
+    assert _next(_restart(JobStage.REQUEUED), replace(JOB, state="CANCELLED")).reason.endswith("(CANCELLED)")
 
 
 @pytest.mark.parametrize("job", [JOB, replace(JOB, state="FAILED")])
@@ -313,7 +313,7 @@ def test_a_requeue_without_effect_is_sent_again_once_it_is_void(job: NodeJob) ->
 def test_nothing_is_done_where_the_ground_is_gone(job: NodeJob | None, plan: OnJob, words: str) -> None:
     """The job is forgotten, the fault is over, or the job has left the node."""
     move = _next(_restart(JobStage.CLAIMED, 900), job, plan)
-    assert (move.act, words in move.words) == (JobAct.END, True)
+    assert (move.act, words in move.reason) == (JobAct.END, True)
 
 
 def test_a_clock_that_was_set_moves_the_grace() -> None:

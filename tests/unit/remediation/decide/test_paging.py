@@ -71,10 +71,10 @@ def test_a_case_that_was_given_up_pages_for_as_long_as_it_is_open() -> None:
 
 def test_a_case_that_was_opened_to_wait_for_an_operator_asks_for_as_long_as_it_does() -> None:
     """After a restart too, when nothing has been decided; not once an operator has given an order."""
-    asks = Refused(kind=Refusal.PERSON, words="only an operator can repair it")
+    asks = Refused(kind=Refusal.PERSON, reason="only an operator can repair it")
     remediation, decided = (
         replace(REMEDIATION, asks=asks),
-        Decision(action=Action.PAGE, reason=asks.words, refusal=asks.kind),
+        Decision(action=Action.PAGE, reason=asks.reason, refusal=asks.kind),
     )
     assert stands(remediation) == "page person"
     assert wanted(decided, RemediationStatus(remediation=remediation), "", T0, LIMITS) is decided

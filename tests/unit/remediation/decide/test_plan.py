@@ -77,7 +77,7 @@ def test_the_act_on_a_job_that_cannot_go_on_is_planned() -> None:
 
 def test_the_restart_of_a_job_is_shown_beside_its_remediation() -> None:
     """How far it is, or why the job is left alone; without one there is no line."""
-    restart = JobRestart(job="12", run=0, words="12 of alice on n[1-2]", stage=JobStage.SIGNALLED, at=START)
+    restart = JobRestart(job="12", run=0, title="12 of alice on n[1-2]", stage=JobStage.SIGNALLED, at=START)
     for job, words in (
         (restart, f"on_job       job 12 of alice on n[1-2]: signalled at {START:%H:%M:%S} UTC\n"),
         (none_to_act_on("no job ran here when the fault began", START), "on_job       no job ran here when the fault"),
@@ -195,23 +195,23 @@ def test_a_rules_own_cap_is_shown() -> None:
 def test_an_open_case_is_all_that_goes_on() -> None:
     """While it is open nothing new is decided; its next steps are named, and what follows if they do not help."""
     mine, other = (entry(each, REMEDIATION) for each in plans(SICK, OTHER))
-    assert (mine["words"], mine["action"]) == ("remediation c1 of this fault goes on with wait_idle", "hold")
-    assert other["words"].startswith(
+    assert (mine["message"], mine["action"]) == ("remediation c1 of this fault goes on with wait_idle", "hold")
+    assert other["message"].startswith(
         "remediation c1 is open for gpu.xid.79 on gpu:GPU-0; healthd decides about other faults after"
     )
-    assert remediation_plan(REMEDIATION, REPAIR)["words"] == (
+    assert remediation_plan(REMEDIATION, REPAIR)["message"] == (
         "[c1] gpu.xid.79 on gpu:GPU-0 at wait_idle since 2026-01-01 00:00:00 UTC; then collect, reboot, verify, "
         "release; if that does not help replace_node"
     )
     kept = replace(REMEDIATION, steps=QUARANTINE, index=QUARANTINE.index(Step.VERIFY))
     about = "remediation c1 is open for gpu.xid.79 on gpu:GPU-0"
     (beside,) = plans(OTHER)
-    assert entry(beside, kept)["words"] == (
+    assert entry(beside, kept)["message"] == (
         f"{about} and only keeps the node out; healthd decides about the open faults next"
     )
-    assert entry(beside, kept, paused="observe")["words"] == f"{about}, paused at verify: observe"
+    assert entry(beside, kept, paused="observe")["message"] == f"{about}, paused at verify: observe"
     last = replace(REMEDIATION, index=len(REBOOT) - 1, ladder=())
-    assert str(remediation_plan(last, REPAIR)["words"]).endswith("; then nothing more")
+    assert str(remediation_plan(last, REPAIR)["message"]).endswith("; then nothing more")
 
 
 @pytest.mark.parametrize(
@@ -225,9 +225,9 @@ def test_an_open_case_is_all_that_goes_on() -> None:
 )
 def test_a_case_that_is_paused_says_why(remediation: Remediation, rules: Rules, words: str) -> None:
     """Given up, opted out, or in observe mode, it is not said to go on; neither is the fault that it is open for."""
-    assert str(remediation_plan(remediation, rules)["words"]).endswith(words)
+    assert str(remediation_plan(remediation, rules)["message"]).endswith(words)
     (each,) = plans(SICK, rules=rules)
-    message = str(entry(each, remediation, paused=paused_by(remediation, rules))["words"])
+    message = str(entry(each, remediation, paused=paused_by(remediation, rules))["message"])
     assert message.startswith(f"remediation {remediation.id} of this fault ")
     assert "goes on" not in message
     assert message.endswith(words.rpartition("; paused: ")[2].rpartition("needed: ")[2])
@@ -236,7 +236,7 @@ def test_a_case_that_is_paused_says_why(remediation: Remediation, rules: Rules, 
 def test_an_order_is_paused_by_an_opt_out_alone() -> None:
     """No mode is too low for what a person ordered; who opts the node out has said more."""
     assert paused_by(ORDERED, Rules(mode=Mode.OBSERVE)) == ""
-    assert "; then collect" in str(remediation_plan(ORDERED, Rules(mode=Mode.OBSERVE))["words"])
+    assert "; then collect" in str(remediation_plan(ORDERED, Rules(mode=Mode.OBSERVE))["message"])
     assert paused_by(ORDERED, Rules(mode=Mode.REPAIR, opted_out="x exists")) == "opted out: x exists"
 
 

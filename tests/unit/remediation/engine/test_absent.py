@@ -405,7 +405,7 @@ def test_a_node_that_is_down_for_long_with_a_slot_pages() -> None:
     assert found.page
     assert "DOWN, its daemon has said nothing for 4 h, and it holds slot cluster 0" in found.message
     topic = of_absent(found.node, found.message)
-    assert (topic.key, topic.words) == (f"{PAGED}absent n1", f"an operator is needed: n1: {found.message}")
+    assert (topic.key, topic.message) == (f"{PAGED}absent n1", f"an operator is needed: n1: {found.message}")
     assert rig.cluster.slots == {("cluster", 0): "n1"}
     rig.cluster.update("n1", "resume")
     assert rig.look() == ()

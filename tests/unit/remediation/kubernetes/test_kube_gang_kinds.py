@@ -182,4 +182,4 @@ def test_what_is_for_itself_is_no_gang(which: Pod) -> None:
 
 def test_a_gang_is_told_by_name_and_by_whose_it_is() -> None:
     """As a person finds it."""
-    assert by_label("JobSet", JOBSET).words == "gang team-a/train of JobSet"
+    assert by_label("JobSet", JOBSET).title == "gang team-a/train of JobSet"

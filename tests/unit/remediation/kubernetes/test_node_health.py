@@ -207,7 +207,7 @@ def test_a_case_shows_since_when_its_step_and_what_it_waits_for() -> None:
         )
     }
     assert waits == {"a slot in the budget", "its jobs to end", "an operator: lemon", "an operator"}
-    assert "state=draining" in plain.words
+    assert "state=draining" in plain.text
 
 
 def test_without_a_case_it_shows_since_when_it_was_shown_so() -> None:
@@ -223,7 +223,7 @@ def test_without_a_case_it_shows_since_when_it_was_shown_so() -> None:
 def test_a_node_that_is_well_waits_for_nothing_and_is_quiet() -> None:
     """So is one of which nothing is known to be wrong; with a code open it is not."""
     quiet = status_of(Labels(state="ok"), None, decided(Action.HOLD, Refusal.BUDGET), HealthStatus(), NOW)
-    assert (quiet.is_quiet, quiet.waits_for, HealthStatus().words) == (True, "", "nothing")
+    assert (quiet.is_quiet, quiet.waits_for, HealthStatus().text) == (True, "", "nothing")
     assert not HealthStatus(code="gpu.xid.79").is_quiet
 
 
