@@ -51,15 +51,15 @@ def ebs_allowances(node: Node, _settings: object) -> Result:
     names = tuple(_volumes(node))
     if not names:
         return not_applicable("no EBS volume on an NVMe controller")
-    readings, gaps = list[Reading](), []
+    readings, undecided = list[Reading](), []
     for name in names:
         try:
             readings.extend(_counters(node, name))
         except SourceMissing as error:
             return not_applicable(f"no tool to read the counters of EBS volumes: {error}")
         except SourceError as error:
-            gaps.append(f"{name}: {error}")
-    return judged([], readings, gaps=gaps)
+            undecided.append(f"{name}: {error}")
+    return judged([], readings, undecided=undecided)
 
 
 def _volumes(node: Node) -> Iterator[str]:

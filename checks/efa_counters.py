@@ -108,8 +108,10 @@ def efa_counters(node: Node, _settings: object) -> Result:
         return not_applicable("no EFA device with a driver; see efa.devices")
     epoch = f"boot {node.boot_id}"
     readings = {device: tuple(_readings(node, device, path, epoch)) for device, path in paths.items()}
-    gaps = [f"efa:{device}: no readable counter below /sys/{paths[device]}" for device in paths if not readings[device]]
-    return judged([], [reading for some in readings.values() for reading in some], gaps=gaps)
+    undecided = [
+        f"efa:{device}: no readable counter below /sys/{paths[device]}" for device in paths if not readings[device]
+    ]
+    return judged([], [reading for some in readings.values() for reading in some], undecided=undecided)
 
 
 def _readings(node: Node, device: str, path: str, epoch: str) -> Iterator[Reading]:

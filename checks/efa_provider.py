@@ -64,14 +64,14 @@ def efa_provider(node: Node, _settings: object) -> Result:
         return not_applicable(f"{_FI_INFO} is not installed: jobs bring libfabric themselves")
     stack = read_stack(node, _PARTS)
     findings = [*_seen(info, devices), *_judged(node, stack.versions)]
-    gaps = list(stack.gaps)
+    undecided = list(stack.undecided)
     readings = [Reading(component=NODE, name="efa_domain_count", value=len(_domains(info)))]
     try:
         findings.extend(_locked(node))
         readings.extend(_huge_pages(node))
     except SourceError as error:
-        gaps.append(str(error))
-    return judged(findings, readings, gaps=gaps)
+        undecided.append(str(error))
+    return judged(findings, readings, undecided=undecided)
 
 
 def _domains(info: CommandResult) -> frozenset[str]:

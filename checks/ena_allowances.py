@@ -59,15 +59,15 @@ def ena_allowances(node: Node, settings: EnaAllowancesSettings) -> Result:
     names = [name for name in node.sys.names(_NET) if name not in settings.ignore and _is_ena(node, name)]
     if not names:
         return not_applicable("no interface of the ENA driver")
-    readings, gaps = list[Reading](), []
+    readings, undecided = list[Reading](), []
     for name in names:
         try:
             readings.extend(_counters(node, name))
         except SourceMissing as error:
             return not_applicable(f"no tool to read the counters of ENA interfaces: {error}; install ethtool")
         except SourceError as error:
-            gaps.append(f"{name}: {error}")
-    return judged([], readings, gaps=gaps)
+            undecided.append(f"{name}: {error}")
+    return judged([], readings, undecided=undecided)
 
 
 def _is_ena(node: Node, name: str) -> bool:

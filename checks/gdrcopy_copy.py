@@ -71,7 +71,7 @@ def gdrcopy_copy(node: Node, settings: GdrcopyCopySettings) -> Result:
         return judged([HUNG.at(_DRIVER, f"two runs timed out: {second}", limit_s=settings.run_timeout_s)])
     if isinstance(second, SourceTimeout):
         wrong = [_wrong(copy) for copy in first if copy.wrong_bytes] if isinstance(first, tuple) else []
-        return judged(wrong, gaps=[str(second)])
+        return judged(wrong, undecided=[str(second)])
     return _judged(first if isinstance(first, tuple) else second, second)
 
 
@@ -94,8 +94,8 @@ def _judged(first: Sequence[GdrCopy], second: Sequence[GdrCopy]) -> Result:
         for copy in second
         if copy.refused and copy.index not in wrong
     ]
-    gaps = () if second else ("no GPU was tested: CUDA lists none",)
-    return judged([*wrong.values(), *refused], _readings(second), gaps=gaps)
+    undecided = () if second else ("no GPU was tested: CUDA lists none",)
+    return judged([*wrong.values(), *refused], _readings(second), undecided=undecided)
 
 
 def _wrong(copy: GdrCopy) -> Finding:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from healthd.checklib.gpus import GpuValues, ask_gpus, gaps_of
+from healthd.checklib.gpus import GpuValues, ask_gpus, undecided_of
 from healthd.checklib.nvml_codes import field_key
 from healthd.checklib.tables import instance_profile
 from healthd.core.check import FindingCode, check, judged, not_applicable
@@ -40,7 +40,7 @@ def gpu_c2c(node: Node, _settings: object) -> Result:
     if isinstance(asked, Result):
         return asked
     links = {gpu.gpu: _links(gpu) for gpu in asked}
-    if not gaps_of(asked) and not any(links.values()):
+    if not undecided_of(asked) and not any(links.values()):
         return not_applicable("no GPU of this node, or its driver, reports NVLink-C2C links")
     gpus = ask_gpus(node, fields=[(_STATUS, link) for link in range(max(links.values()))])
     if isinstance(gpus, Result):
@@ -49,7 +49,12 @@ def gpu_c2c(node: Node, _settings: object) -> Result:
         Reading(component=gpu.gpu, name="gpu_c2c_link_count", value=links[gpu.gpu]) for gpu in asked if links[gpu.gpu]
     ]
     findings = [finding for gpu in gpus for finding in _down(gpu, links.get(gpu.gpu, 0))]
-    return judged(findings, readings, gaps=[*gaps_of(asked), *gaps_of(gpus)], not_reported=_not_reported(gpus, links))
+    return judged(
+        findings,
+        readings,
+        undecided=[*undecided_of(asked), *undecided_of(gpus)],
+        not_reported=_not_reported(gpus, links),
+    )
 
 
 def _links(gpu: GpuValues) -> int:

@@ -92,8 +92,8 @@ def gpu_count(node: Node, settings: GpuCountSettings) -> Result:
         readings += _to_learn(node, settings, there)
     parts = [NODE, *(gpu_component(pci=address) for address in gpus.pci)] if gpus.trouble else []
     not_reported = [(part, code.code) for part in parts for code in (DRIVER_LOST, EXCLUDED, NO_DEVICE_FILE)]
-    gaps = [*gpus.gaps, hidden] if hidden else gpus.gaps
-    return judged(findings, readings, gaps=gaps, not_reported=not_reported, left_out=gpus.trouble)
+    undecided = [*gpus.undecided, hidden] if hidden else gpus.undecided
+    return judged(findings, readings, undecided=undecided, not_reported=not_reported, left_out=gpus.trouble)
 
 
 def _to_learn(node: Node, settings: GpuCountSettings, there: int) -> Iterator[Reading]:

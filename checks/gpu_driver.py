@@ -48,7 +48,7 @@ def gpu_driver(node: Node, _settings: object) -> Result:
         trouble = driver_trouble(node, error)
         if trouble is not None:
             message = f"{trouble.message}; {_NEXT[trouble.fault]}"
-            return judged([_CODES[trouble.fault].at(_DRIVER, message, nvml=str(error))], gaps=[str(error)])
+            return judged([_CODES[trouble.fault].at(_DRIVER, message, nvml=str(error))], undecided=[str(error)])
         if isinstance(error, SourceMissing):
             return without_answers(node, str(error))
         raise

@@ -77,7 +77,7 @@ def _compared(node: Node) -> Result:
     try:
         driver, library = node.sys.read(f"{_MODULE}/version"), _library(node)
     except SourceMissing as error:
-        return judged([], gaps=[f"cannot compare the versions of GDRCopy: {error}"])
+        return judged([], undecided=[f"cannot compare the versions of GDRCopy: {error}"])
     findings: list[Finding] = []
     if library and _major(driver) != _major(library):
         message = f"driver gdrdrv {driver}, library libgdrapi {library}: the major versions must agree"

@@ -61,8 +61,8 @@ def gpu_health(node: Node, _settings: object) -> Result:
     if isinstance(gpus, Result):
         return gpus
     findings = {gpu.gpu: tuple(_of_one(gpu, gpus)) for gpu in gpus}
-    gaps = [gap for gpu in gpus for gap in gpu.gaps if not findings[gpu.gpu]]
-    return judged([*(each for some in findings.values() for each in some), *_odd_ones(gpus)], gaps=gaps)
+    undecided = [gap for gpu in gpus for gap in gpu.undecided if not findings[gpu.gpu]]
+    return judged([*(each for some in findings.values() for each in some), *_odd_ones(gpus)], undecided=undecided)
 
 
 def _of_one(gpu: GpuValues, all_gpus: Sequence[GpuValues]) -> Iterator[Finding]:
@@ -75,8 +75,10 @@ def _of_one(gpu: GpuValues, all_gpus: Sequence[GpuValues]) -> Iterator[Finding]:
     ):
         answering = sum(bool(other.values) for other in all_gpus)
         if answering:
-            message = f"NVML cannot open this GPU ({'; '.join(map(str, gpu.gaps))}), while {answering} others answer"
-            whole = len(gpu.gaps) == 1  # one refusal of its handle, not one for each question
+            message = (
+                f"NVML cannot open this GPU ({'; '.join(map(str, gpu.undecided))}), while {answering} others answer"
+            )
+            whole = len(gpu.undecided) == 1  # one refusal of its handle, not one for each question
             code = FAILING if whole and gpu.codes == {NvmlReturn.UNKNOWN} else REFUSED
             yield code.at(gpu.gpu, message, nvml_return=sorted(gpu.codes))
 

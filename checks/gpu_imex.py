@@ -81,7 +81,9 @@ def gpu_imex(node: Node, settings: GpuImexSettings) -> Result:
     gpus = len(nodes) * profile.gpus
     channel = _without_channel(node)
     findings = [*_not_up(nodes, status), *_incomplete(gpus, len(nodes), settings.domain_gpus), *channel.findings]
-    return judged(findings, [Reading(component=NODE, name="imex_domain_gpu_count", value=gpus)], gaps=channel.gaps)
+    return judged(
+        findings, [Reading(component=NODE, name="imex_domain_gpu_count", value=gpus)], undecided=channel.undecided
+    )
 
 
 def _without_imex(settings: GpuImexSettings, why: str) -> Result:
@@ -121,7 +123,7 @@ def _without_channel(node: Node) -> Result:
         return ok()
     gpus = ask_gpus(node, _PROCESSES)
     if isinstance(gpus, Result):
-        return judged([], gaps=[gpus.reason] if gpus.status is Status.UNKNOWN else [])
+        return judged([], undecided=[gpus.reason] if gpus.status is Status.UNKNOWN else [])
     jobs = sum(bool(gpu.values.get(_PROCESSES)) for gpu in gpus)
     message = (
         f"a job uses {jobs} GPUs, but /dev/{_CHANNELS} has no channel; nvidia-modprobe or the scheduler creates it"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from healthd.checklib.gpus import ask_gpus, gaps_of
+from healthd.checklib.gpus import ask_gpus, undecided_of
 from healthd.checklib.nvml_codes import NvmlReturn
 from healthd.core.check import FindingCode, check, judged
 from healthd.core.model import Remedy, Result, Severity
@@ -37,4 +37,4 @@ def gpu_inforom(node: Node, _settings: object) -> Result:
         CORRUPTED.at(gpu.gpu, "NVML answers CORRUPTED_INFOROM (14)", nvml_return=NvmlReturn.CORRUPTED_INFOROM.value)
         for gpu in corrupted
     ]
-    return judged(findings, gaps=gaps_of(gpu for gpu in gpus if gpu not in corrupted))
+    return judged(findings, undecided=undecided_of(gpu for gpu in gpus if gpu not in corrupted))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from healthd.checklib import nvlink, nvlink_recoveries
-from healthd.checklib.gpus import MIG, GpuValues, ask_gpus, driver_epoch, gaps_of, in_mig, of_the_node
+from healthd.checklib.gpus import MIG, GpuValues, ask_gpus, driver_epoch, in_mig, of_the_node, undecided_of
 from healthd.core.check import FindingCode, Limit, Rate, check, judged, not_applicable
 from healthd.core.model import ClearsBy, Finding, Remedy, Repeats, Result, Severity
 from healthd.core.node import Node
@@ -105,7 +105,7 @@ def gpu_nvlink(node: Node, _settings: object) -> Result:
     silent = {part for part, _ in not_told} & {gpu.gpu for gpu in gpus}
     not_told += [(part, STANDS_OUT.code) for part in not_counted]
     left_out = f"{len(silent)} of {len(gpus)} GPUs do not report all of their NVLink error counters" if silent else ""
-    return judged(findings, readings, gaps=gaps_of(gpus), not_reported=not_told, left_out=left_out)
+    return judged(findings, readings, undecided=undecided_of(gpus), not_reported=not_told, left_out=left_out)
 
 
 def _down(gpu: GpuValues, links: Sequence[int], source: str) -> Iterator[Finding]:

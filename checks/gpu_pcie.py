@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from healthd.checklib.gpus import GpuValues, ask_gpus, driver_epoch, gaps_of
+from healthd.checklib.gpus import GpuValues, ask_gpus, driver_epoch, undecided_of
 from healthd.checklib.tables import filled, keyed_rows
 from healthd.core.check import FindingCode, Rate, check, judged, not_applicable
 from healthd.core.model import Finding, Reading, ReadingKind, Remedy, Result, Severity
@@ -74,7 +74,7 @@ def gpu_pcie(node: Node, _settings: object) -> Result:
         return not_applicable("no GPU of this node reports its PCIe link")
     epoch = driver_epoch(node)
     readings = [reading for gpu in gpus for reading in _readings(gpu, epoch)]
-    return judged([finding for gpu in gpus for finding in _findings(gpu)], readings, gaps=gaps_of(gpus))
+    return judged([finding for gpu in gpus for finding in _findings(gpu)], readings, undecided=undecided_of(gpus))
 
 
 def _findings(gpu: GpuValues) -> Iterator[Finding]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from healthd.checklib.gpus import GpuValues, ask_gpus, gaps_of, of_the_node
+from healthd.checklib.gpus import GpuValues, ask_gpus, of_the_node, undecided_of
 from healthd.core.check import FindingCode, check, judged, not_applicable
 from healthd.core.model import Finding, Reading, Remedy, Result, Severity
 from healthd.core.node import Node
@@ -58,7 +58,7 @@ def gpu_power(node: Node, _settings: object) -> Result:
         if call in gpu.values
     ]
     findings = of_the_node((finding for gpu in gpus for finding in _findings(gpu)), len(gpus))
-    return judged(findings, readings, gaps=gaps_of(gpus))
+    return judged(findings, readings, undecided=undecided_of(gpus))
 
 
 def _findings(gpu: GpuValues) -> Iterator[Finding]:

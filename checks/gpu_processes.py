@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from msgspec import Struct
 
-from healthd.checklib.gpus import GpuValues, ask_gpus, gaps_of
+from healthd.checklib.gpus import GpuValues, ask_gpus, undecided_of
 from healthd.core.check import FindingCode, check, judged, not_applicable
 from healthd.core.errors import SourceMissing
 from healthd.core.model import Finding, Reading, Remedy, Result, Severity
@@ -75,7 +75,7 @@ def gpu_processes(node: Node, settings: GpuProcessesSettings) -> Result:
     if all(gpu.unsupported.issuperset(_LISTS) for gpu in gpus):
         return not_applicable("no GPU of this node lists its processes")
     findings = [finding for gpu in gpus for finding in _findings(node, gpu, settings)]
-    return judged(findings, [reading for gpu in gpus for reading in _readings(gpu)], gaps=gaps_of(gpus))
+    return judged(findings, [reading for gpu in gpus for reading in _readings(gpu)], undecided=undecided_of(gpus))
 
 
 def _pids(gpu: GpuValues) -> list[int]:

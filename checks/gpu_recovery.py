@@ -71,12 +71,12 @@ def gpu_recovery(node: Node, _settings: object) -> Result:
         return gpus
     findings = {gpu.gpu: tuple(_findings(gpu)) for gpu in gpus}
     found = [finding for each in findings.values() for finding in each]
-    gaps = [gap for gpu in gpus for gap in gpu.gaps if not findings[gpu.gpu]]
-    gaps += withheld([gpu for gpu in gpus if not findings[gpu.gpu]], (_ACTION,))
+    undecided = [gap for gpu in gpus for gap in gpu.undecided if not findings[gpu.gpu]]
+    undecided += withheld([gpu for gpu in gpus if not findings[gpu.gpu]], (_ACTION,))
     left_out = "this driver does not report the recovery action (565 and newer do)"
     reported = any(_ACTION in gpu.values for gpu in gpus)
     not_told = not_reported(gpus, {_ACTION: (*ACTIONS.values(), OTHER)})
-    return judged(found, gaps=gaps, not_reported=not_told, left_out="" if reported or gaps else left_out)
+    return judged(found, undecided=undecided, not_reported=not_told, left_out="" if reported or undecided else left_out)
 
 
 def _findings(gpu: GpuValues) -> Iterator[Finding]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from msgspec import Struct
 
-from healthd.checklib.gpus import GpuValues, ask_gpus, gaps_of
+from healthd.checklib.gpus import GpuValues, ask_gpus, undecided_of
 from healthd.core.check import FindingCode, check, judged, not_applicable
 from healthd.core.model import Finding, Reading, Remedy, Result, Severity
 from healthd.core.node import Node
@@ -68,7 +68,7 @@ def gpu_temperature(node: Node, settings: GpuTemperatureSettings) -> Result:
         for key, name in _READINGS.items()
         if key in gpu.values
     ]
-    return judged(findings, readings, gaps=gaps_of(gpus))
+    return judged(findings, readings, undecided=undecided_of(gpus))
 
 
 def _findings(gpu: GpuValues, margin_c: float) -> Iterator[Finding]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 
-from healthd.checklib.gpus import GpuValues, ask_gpus, driver_epoch, gaps_of
+from healthd.checklib.gpus import GpuValues, ask_gpus, driver_epoch, undecided_of
 from healthd.checklib.nvml_codes import field_key
 from healthd.checklib.stragglers import CLOCK, LOAD, QUESTIONS, REASONS, stragglers
 from healthd.core.check import FindingCode, Rate, check, judged, not_applicable
@@ -90,7 +90,7 @@ def gpu_throttle(node: Node, settings: GpuThrottleSettings) -> Result:
     epoch = driver_epoch(node)
     readings = [reading for gpu in gpus for reading in _readings(gpu, epoch)]
     findings = [*(finding for gpu in gpus for finding in _held_back(gpu)), *_slow(gpus, settings.siblings_ratio)]
-    return judged(findings, readings, gaps=gaps_of(gpus))
+    return judged(findings, readings, undecided=undecided_of(gpus))
 
 
 def _held_back(gpu: GpuValues) -> Iterator[Finding]:

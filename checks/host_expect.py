@@ -72,13 +72,13 @@ def host_expect(node: Node, settings: HostExpectSettings) -> Result:
     """
     if settings == HostExpectSettings():
         return nothing_expected("no requirement is configured")
-    findings, gaps = list[Finding](), list[str]()
+    findings, undecided = list[Finding](), list[str]()
     for part in (_modules, _processes, _mounts, _uptime):
         try:
             findings.extend(part(node, settings))
         except SourceError as error:
-            gaps.append(str(error))
-    return judged(findings, gaps=gaps)
+            undecided.append(str(error))
+    return judged(findings, undecided=undecided)
 
 
 def _modules(node: Node, settings: HostExpectSettings) -> Iterator[Finding]:

@@ -79,19 +79,19 @@ def host_filesystems(node: Node, settings: FsSettings) -> Result:
     mounts, needed = _local(table, settings), _needed(table, settings)
     if not mounts:
         return not_applicable("no file system of a local disk is mounted")
-    findings, readings, gaps = list[Finding](), list[Reading](), list[str]()
+    findings, readings, undecided = list[Finding](), list[Reading](), list[str]()
     for mount in mounts:
         try:
             findings += _state(node, mount, settings)
             space = None if mount.options & {"ro", *_STOPPED} else node.space(mount.point)
         except SourceError as error:
-            gaps.append(f"{mount.point}: {error}")
+            undecided.append(f"{mount.point}: {error}")
             continue
         if space is not None:
             findings += _room(node, mount, space, settings, is_needed=mount.source in needed)
             free = shares(space)
             readings += [Reading(component=_component(mount), name=f"{k}_free_ratio", value=free[k]) for k in free]
-    return judged(findings, readings, gaps=gaps)
+    return judged(findings, readings, undecided=undecided)
 
 
 def _local(table: tuple[Mount, ...], settings: FsSettings) -> tuple[Mount, ...]:

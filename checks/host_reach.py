@@ -78,7 +78,7 @@ def host_reach(node: Node, settings: HostReachSettings) -> Result:
     """
     if not (settings.names or settings.ports or settings.certificates):
         return nothing_expected("no name, port or certificate is configured")
-    findings, gaps = list[Finding](), list[str]()
+    findings, undecided = list[Finding](), list[str]()
     tries = (
         *((_name, name) for name in settings.names),
         *((_port, text) for text in settings.ports),
@@ -88,8 +88,8 @@ def host_reach(node: Node, settings: HostReachSettings) -> Result:
         try:
             findings.extend(attempt(node, what, settings))
         except SourceError as error:
-            gaps.append(f"{what}: {error}")
-    return judged(findings, gaps=gaps)
+            undecided.append(f"{what}: {error}")
+    return judged(findings, undecided=undecided)
 
 
 def _name(node: Node, name: str, _settings: HostReachSettings) -> Iterator[Finding]:

@@ -67,7 +67,7 @@ def kmsg_reader(node: Node, settings: KmsgReaderSettings) -> Result:
     state = node.kernel_log
     lost = f"{state.source}: the kernel overwrote unread records {state.gaps} times since this reader started"
     findings = [INCOMPLETE.at(NODE, lost, gaps=state.gaps, limit=0)] if state.gaps else []
-    return judged(findings, _readings(state, node.boot_id), gaps=_blind(state, settings))
+    return judged(findings, _readings(state, node.boot_id), undecided=_blind(state, settings))
 
 
 def _blind(state: KernelLogState, settings: KmsgReaderSettings) -> tuple[str, ...]:

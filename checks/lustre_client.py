@@ -79,7 +79,7 @@ def lustre_client(node: Node, settings: LustreClientSettings) -> Result:
             why = f"a Lustre file system is mounted, but the client does not report its health: {error}"
             return unknown(why, "see whether its modules are loaded, `lsmod`; in a container mount the host's /sys")
         return not_applicable("no Lustre client is loaded")
-    findings, gaps = (
+    findings, undecided = (
         list(_health(word)),
         [] if _is_known(word) else [f"/sys/fs/lustre/health_check says {word!r}; expected 'healthy'"],
     )
@@ -95,8 +95,8 @@ def lustre_client(node: Node, settings: LustreClientSettings) -> Result:
                 unread.append(str(error))
             else:
                 readings.extend(_attempts(_component(device), text, node.boot_id))
-        gaps.extend(_gap(node, kind, devices, unread))
-    return judged(findings, readings, gaps=gaps)
+        undecided.extend(_gap(node, kind, devices, unread))
+    return judged(findings, readings, undecided=undecided)
 
 
 def _is_known(word: str) -> bool:

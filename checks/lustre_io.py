@@ -84,7 +84,7 @@ def lustre_io(node: Node, settings: LustreIoSettings) -> Result:
     results = [_ask(node, mount, settings) for mount in asked]
     findings = [finding for result in results for finding in result.findings]
     readings = [reading for result in results for reading in result.readings]
-    return judged(findings, readings, gaps=[gap for result in results for gap in result.gaps])
+    return judged(findings, readings, undecided=[gap for result in results for gap in result.undecided])
 
 
 def _tops(table: Sequence[Mount]) -> Sequence[Mount]:
@@ -115,7 +115,7 @@ def _silent(node: Node, mount: Mount, where: Component, error: str, settings: Lu
     """No answer in time: unknown at first, a finding once it has lasted."""
     state = node.mount_state(mount.point)
     if state.stalled_s < settings.hung_after_s:
-        return judged([], gaps=[f"{mount.point}: {error}"])
+        return judged([], undecided=[f"{mount.point}: {error}"])
     finding = HUNG.at(
         where,
         f"{mount.point} ({mount.source}) has not answered for {state.stalled_s:.0f} s",
@@ -131,7 +131,7 @@ def _refused(mount: Mount, where: Component, error: str) -> Result:
     """An error number is the file system's answer. Without one the worker failed, or the path cannot be seen."""
     answer = _ERRNO.search(error)
     if answer is None:
-        return judged([], gaps=[f"{mount.point}: {error}"])
+        return judged([], undecided=[f"{mount.point}: {error}"])
     code = FULL if answer[1] in _NO_ROOM else ERROR
     return judged([code.at(where, f"{mount.point}: {error}", source=mount.source, error=answer[1])])
 

@@ -109,13 +109,13 @@ def plugin_run(node: Node, settings: PluginRunSettings) -> Result:
     if not settings.plugins:
         return nothing_expected("no plug-in is configured")
     findings: list[Finding] = []
-    gaps = []
+    undecided = []
     for plugin in settings.plugins:
         try:
             findings.extend(_run(node, plugin, settings.max_characters))
         except SourceError as error:
-            gaps.append(f"plug-in {plugin.name}: {error}")
-    return judged(findings, gaps=gaps)
+            undecided.append(f"plug-in {plugin.name}: {error}")
+    return judged(findings, undecided=undecided)
 
 
 def _run(node: Node, plugin: Plugin, max_characters: int) -> Iterator[Finding]:

@@ -77,11 +77,11 @@ def stack_versions(node: Node, settings: StackVersionsSettings) -> Result:
     """
     node.sys.names("module")  # without the host's /sys nothing below would mean anything
     stack = _with_library(node, read_stack(node, python_homes=settings.python_homes))
-    if not stack.versions and not settings.pin and not stack.gaps:
+    if not stack.versions and not settings.pin and not stack.undecided:
         return not_applicable("no part of the stack is installed here")
     findings = [*_mismatched(stack), *_too_old(stack, node.instance_type), *_unpinned(stack, settings.pin)]
-    if findings or stack.gaps:
-        return judged(findings, gaps=stack.gaps)
+    if findings or stack.undecided:
+        return judged(findings, undecided=stack.undecided)
     return ok(reason=", ".join(f"{part} {version}" for part, version in stack.versions.items()))
 
 
@@ -94,8 +94,8 @@ def _with_library(node: Node, stack: Stack) -> Stack:
     except SourceError as error:
         if told_by_gpu_driver(node, error):
             return stack
-        return Stack(versions=stack.versions, gaps=(*stack.gaps, str(error)))
-    return Stack(versions={**stack.versions, DRIVER_LIBRARY: version}, gaps=stack.gaps)
+        return Stack(versions=stack.versions, undecided=(*stack.undecided, str(error)))
+    return Stack(versions={**stack.versions, DRIVER_LIBRARY: version}, undecided=stack.undecided)
 
 
 def _mismatched(stack: Stack) -> Iterator[Finding]:
@@ -120,7 +120,7 @@ def _unpinned(stack: Stack, pins: Mapping[str, str]) -> Iterator[Finding]:
     for part, pin in pins.items():
         version = stack.versions.get(part)
         where = Component(kind="software", id=part)
-        if version is None and not any(gap.startswith(f"{part}:") for gap in stack.gaps):
+        if version is None and not any(gap.startswith(f"{part}:") for gap in stack.undecided):
             yield ABSENT.at(
                 where, f"{part} is not installed; the site pins {pin}", limit=pin, limit_source="settings.pin"
             )

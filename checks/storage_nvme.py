@@ -77,7 +77,7 @@ def storage_nvme(node: Node, settings: StorageNvmeSettings) -> Result:
     expected = settings.count if settings.count >= 0 else profile.nvme_count if profile else 0
     if not disks and not expected:
         return not_applicable("no NVMe controller, and none is expected")
-    findings, gaps, readings, without = [], list[str](), list[Reading](), ""
+    findings, undecided, readings, without = [], list[str](), list[Reading](), ""
     if len(local) < expected:
         message = f"{len(local)} of {expected} instance-store disks are present"
         findings.append(MISSING.at(NODE, message, disks=local, expected=expected, instance_type=node.instance_type))
@@ -91,9 +91,9 @@ def storage_nvme(node: Node, settings: StorageNvmeSettings) -> Result:
         except SourceMissing as error:  # no nvme-cli; or the disk went meanwhile, and the next run counts one fewer
             without = f"SMART logs are not read: {error}; install nvme-cli"
         except SourceError as error:
-            gaps.append(f"SMART log of {name}: {error}; set smart = false if the disk has none")
+            undecided.append(f"SMART log of {name}: {error}; set smart = false if the disk has none")
     not_reported = [(_disk(name), SMART.code) for name in local] if without else []
-    return judged(findings, readings, gaps=gaps, not_reported=not_reported, left_out=without)
+    return judged(findings, readings, undecided=undecided, not_reported=not_reported, left_out=without)
 
 
 def _disks(node: Node) -> Iterator[tuple[str, str]]:

@@ -46,19 +46,19 @@ def storage_xfs(node: Node, settings: StorageXfsSettings) -> Result:
     mounts = {mount.source: mount for mount in node.mounts() if mount.fstype == "xfs"}
     if not mounts:
         return not_applicable("no XFS file system is mounted")
-    findings, readings, gaps = list[Finding](), list[Reading](), []
+    findings, readings, undecided = list[Finding](), list[Reading](), []
     for mount in mounts.values():
         try:
             sizes = list(_average_blocks(node, mount))
         except SourceMissing as error:
             return not_applicable(f"xfs_spaceman is not installed: {error}")
         except SourceError as error:
-            gaps.append(f"{mount.point}: {error}")
+            undecided.append(f"{mount.point}: {error}")
             continue
         where = Component(kind="mount", id=mount.point)
         readings += [Reading(component=where, name="xfs_free_extent_blocks", value=size) for size in sizes]
         findings += [_fragmented(where, mount, size, settings) for size in sizes if size < settings.min_average_blocks]
-    return judged(findings, readings, gaps=gaps)
+    return judged(findings, readings, undecided=undecided)
 
 
 def _average_blocks(node: Node, mount: Mount) -> Iterator[float]:

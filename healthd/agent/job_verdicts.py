@@ -175,7 +175,7 @@ class JobVerdicts:
         job = job_of(environ, start=self._began.get(environ.get("SLURM_JOB_ID", "")), end=now)
         faults = {**before, **self._monitor.history.faults}
         blind = [
-            f"{each.check} is unknown: {each.result.reason or ', '.join(each.result.gaps)}"
+            f"{each.check} is unknown: {each.result.reason or ', '.join(each.result.undecided)}"
             for each in outcomes
             if each.check in self._telling and each.counts_as_unknown
         ]

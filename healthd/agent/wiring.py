@@ -400,7 +400,7 @@ def _resetter(
 
 def owe(monitor: Monitor, why: str, now: datetime) -> None:
     """Open the fault that only a reset ends. It is no look of the check that declares it: the gap ends nothing."""
-    result = judged([OWED.at(NODE, why)], gaps=[why])
+    result = judged([OWED.at(NODE, why)], undecided=[why])
     monitor.absorb(Outcome(check="gpu.recovery", result=result, at=now, duration_s=0.0), past=True)
 
 

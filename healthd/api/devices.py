@@ -58,7 +58,9 @@ def _strip(
     parts += [_absent(next(free), can_tell=can_tell) for _ in range(expected - len(parts))]
     parts.sort(key=lambda part: int(part["label"]))
     bad = set(known.faults)
-    gaps = _folded_gaps(kind, [part for part in parts if part["state"] != "ok" and part["component"] not in bad])
+    undecided = _folded_undecided(
+        kind, [part for part in parts if part["state"] != "ok" and part["component"] not in bad]
+    )
     notes = [fault.message for fault in faults if fault.component.kind == "node" and fault.code.startswith(kind.codes)]
     as_of = _as_of(outcomes.get(kind.listed_by))
     return {
@@ -67,7 +69,7 @@ def _strip(
         "expected": expected or None,
         "parts": parts,
         "summary": _counts(parts),
-        "gaps": gaps,
+        "undecided": undecided,
         "as_of": as_of,
         "notes": [*notes, *([as_of] if as_of else [])],
     }
@@ -79,7 +81,7 @@ def _counts(parts: Iterable[Mapping[str, Any]]) -> str:
     return ", ".join(f"{counts[state]} {state}" for state in get_args(State) if counts[state])
 
 
-def _folded_gaps(kind: DeviceKind, parts: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def _folded_undecided(kind: DeviceKind, parts: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """The devices that are missing or unknown without a finding, one entry for all of the same reason."""
     alike: dict[tuple[str, str], list[str]] = {}
     for part in parts:
@@ -107,20 +109,20 @@ def _part(
 ) -> dict[str, Any]:
     """``absent``: the state of a device that the last check run did not list; "" for one that it did."""
     faults.sort(key=lambda fault: SEVERITY_RANK[fault.severity], reverse=True)
-    gaps = list(_gaps(part, outcomes))
-    state: State = absent or ("unknown" if gaps else "ok")
-    words = gaps or ([_ABSENT[absent]] if absent else [])
+    undecided = list(_undecided(part, outcomes))
+    state: State = absent or ("unknown" if undecided else "ok")
+    words = undecided or ([_ABSENT[absent]] if absent else [])
     if faults:
         state = "critical" if faults[0].severity is Severity.CRITICAL else "warning"
         words = [fault.message for fault in faults]
     return {"label": label, "component": str(part), "name": part.id, "state": state, "messages": words}
 
 
-def _gaps(part: Component, outcomes: Mapping[str, Outcome]) -> Iterator[str]:
+def _undecided(part: Component, outcomes: Mapping[str, Outcome]) -> Iterator[str]:
     """The values of a device that checks could not read: each begins with the device's name."""
     starts = tuple(f"{name}:" for name in part.all_names())
     for outcome in outcomes.values():
-        yield from (f"{outcome.check}: {gap}" for gap in outcome.result.gaps if gap.startswith(starts))
+        yield from (f"{outcome.check}: {gap}" for gap in outcome.result.undecided if gap.startswith(starts))
 
 
 def _absent(label: str, *, can_tell: bool) -> dict[str, Any]:

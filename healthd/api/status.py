@@ -280,7 +280,7 @@ def _strip_lines(strip: Mapping[str, Any]) -> Iterator[TextLine]:
     parts = strip["parts"]
     signs = " ".join(_SIGN[part["state"]] for part in parts)
     yield TextLine(f"{strip['title']:<9} {signs}   {strip['summary']}", _worst(parts))
-    for gap in strip["gaps"]:
+    for gap in strip["undecided"]:
         yield TextLine(f"  {gap['state']:<9} {gap['where']}: {gap['message']}", _LEVEL[gap["state"]])
     if strip["as_of"]:
         yield TextLine(f"  {strip['as_of']}")

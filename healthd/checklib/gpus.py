@@ -45,7 +45,7 @@ class GpuValues(Struct, frozen=True, kw_only=True):
     values: Mapping[str, Any]
     unsupported: frozenset[str]
     codes: frozenset[int]
-    gaps: tuple[str | LeftTo, ...]
+    undecided: tuple[str | LeftTo, ...]
     refused: NvmlRefusal | None = None
 
 
@@ -90,12 +90,14 @@ def sort_out(answer: GpuAnswer) -> GpuValues:
         values={call: value for call, value in answer.values.items() if call not in failures},
         unsupported=unsupported,
         codes=frozenset([*whole, *(failure.code for failure in failures.values())]),
-        gaps=tuple(_gaps(answer, gpu, {call: each for call, each in failures.items() if call not in unsupported})),
+        undecided=tuple(
+            _undecided(answer, gpu, {call: each for call, each in failures.items() if call not in unsupported})
+        ),
         refused=answer.refused,
     )
 
 
-def _gaps(answer: GpuAnswer, gpu: Component, failures: Mapping[str, NvmlFailure]) -> Iterator[str | LeftTo]:
+def _undecided(answer: GpuAnswer, gpu: Component, failures: Mapping[str, NvmlFailure]) -> Iterator[str | LeftTo]:
     if answer.refused is not None:
         words = (
             f"{gpu}: {answer.refused.call} was refused with {_text(answer.refused.failure)}: gpu.recovery reports it"
@@ -138,7 +140,7 @@ def _named(node: Node, answers: Sequence[GpuAnswer]) -> tuple[GpuAnswer, ...]:
 
 
 class Inventory(Struct, frozen=True, kw_only=True):
-    """The same GPUs in four lists. ``listed`` and ``files`` are None where they could not be read: see ``gaps``.
+    """The same GPUs in four lists. ``listed`` and ``files`` are None where they could not be read: see ``undecided``.
 
     ``openable``: how many of the files this process may open. ``trouble``: why the driver lists none, where
     ``gpu.driver`` reports it and it is no gap; else "".
@@ -150,7 +152,7 @@ class Inventory(Struct, frozen=True, kw_only=True):
     excluded: int
     files: int | None
     openable: int
-    gaps: tuple[str, ...]
+    undecided: tuple[str, ...]
     trouble: str = ""
 
 
@@ -163,7 +165,7 @@ def take_inventory(node: Node, configured: int | None) -> Inventory | Result:
     pci, expected = pci_gpus(node), expected_gpus(node, configured)
     if expected and not pci:
         require_pci(node)
-    gaps: list[str] = []
+    undecided: list[str] = []
     listed: tuple[GpuAnswer, ...] | None = None
     excluded, files, openable, trouble = 0, None, 0, ""
     try:
@@ -174,14 +176,14 @@ def take_inventory(node: Node, configured: int | None) -> Inventory | Result:
             return not_applicable("no NVIDIA GPU on the PCI bus, and none is expected")
         trouble = told_by_gpu_driver(node, error)
         if not trouble:
-            gaps.append(without_answers(node, str(error), configured).reason if is_missing else str(error))
+            undecided.append(without_answers(node, str(error), configured).reason if is_missing else str(error))
     if listed == () and not pci and not expected:
         return not_applicable("no NVIDIA GPU on the PCI bus or in NVML, and none is expected")
     try:
         names = [name for name in node.dev.names("") if re.fullmatch(r"nvidia\d+", name)]
         files, openable = len(names), sum(map(node.dev.may_open, names))
     except SourceError as error:
-        gaps.append(str(error))
+        undecided.append(str(error))
     return Inventory(
         expected=expected,
         pci=pci,
@@ -189,7 +191,7 @@ def take_inventory(node: Node, configured: int | None) -> Inventory | Result:
         excluded=excluded,
         files=files,
         openable=openable,
-        gaps=tuple(gaps),
+        undecided=tuple(undecided),
         trouble=trouble,
     )
 
@@ -236,9 +238,9 @@ def _of_all(findings: Sequence[Finding]) -> Finding:
     return replace(first, component=NODE, message=message, evidence={**first.evidence, "gpus": parts})
 
 
-def gaps_of(gpus: Iterable[GpuValues]) -> tuple[str | LeftTo, ...]:
-    """All gaps of all GPUs."""
-    return tuple(gap for gpu in gpus for gap in gpu.gaps)
+def undecided_of(gpus: Iterable[GpuValues]) -> tuple[str | LeftTo, ...]:
+    """The undecided parts of all GPUs."""
+    return tuple(gap for gpu in gpus for gap in gpu.undecided)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -281,7 +283,7 @@ def judged_gpus(
     return judged(
         findings,
         readings,
-        gaps=[*gaps_of(gpus), *withheld(gpus, questions)],
+        undecided=[*undecided_of(gpus), *withheld(gpus, questions)],
         not_reported=not_reported(gpus, rests_on),
         left_out=_hidden_by_mig(gpus, questions, what),
     )

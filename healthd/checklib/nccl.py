@@ -121,7 +121,7 @@ def reduce(node: Node, asked: Demand) -> tuple[Attempt, ...]:
 
 
 Further = Callable[[AllReduce], tuple[Sequence[Finding], Sequence[str]]]
-"""A check's findings and gaps in a measurement whose numbers are right."""
+"""A check's findings and undecided parts in a measurement whose numbers are right."""
 
 
 def outcome(
@@ -130,11 +130,11 @@ def outcome(
     """Judge the attempts; of two runs the last one counts, but for wrong numbers."""
     measured = [attempt for attempt in attempts if isinstance(attempt, AllReduce)]
     last = measured[-1] if measured and not measured[-1].failed else None
-    findings, gaps = _judged(asked, attempts, codes, further)
+    findings, undecided = _judged(asked, attempts, codes, further)
     if last is not None and not findings and (few := _too_few(node, last)):
-        gaps = [*gaps, few]
-    if last is None or findings or gaps:
-        return judged(findings, [] if last is None else _readings(asked, last), gaps=gaps)
+        undecided = [*undecided, few]
+    if last is None or findings or undecided:
+        return judged(findings, [] if last is None else _readings(asked, last), undecided=undecided)
     return ok([*_readings(asked, last), *_own(asked, last)], reason=_text(asked, last, attempts))
 
 

@@ -49,7 +49,7 @@ class Stack(Struct, frozen=True, kw_only=True):
     """The versions found, by part, and the places that should have answered and did not."""
 
     versions: Mapping[str, str]
-    gaps: tuple[str, ...]
+    undecided: tuple[str, ...]
 
 
 @cache
@@ -95,7 +95,7 @@ def read_stack(node: Node, parts: Iterable[str] | None = None, *, python_homes: 
     """
     wanted = None if parts is None else set(parts)
     versions: dict[str, str] = {}
-    gaps: list[str] = []
+    undecided: list[str] = []
     texts: dict[str, str] = {}
     for place in places():
         if place.part in versions or (wanted is not None and place.part not in wanted):
@@ -106,14 +106,14 @@ def read_stack(node: Node, parts: Iterable[str] | None = None, *, python_homes: 
                 texts[text] = _text(node, place, python_homes)
         except SourceMissing as error:
             if place.part == "kernel":  # every one has it
-                gaps.append(f"{place.part}: {error}")
+                undecided.append(f"{place.part}: {error}")
             continue
         except SourceError as error:
-            gaps.append(f"{place.part}: {error}")
+            undecided.append(f"{place.part}: {error}")
             continue
         if found := re.search(place.pattern, _about(place, texts[text]), re.MULTILINE):
             versions[place.part] = found[1]
-    return Stack(versions=versions, gaps=tuple(gaps))
+    return Stack(versions=versions, undecided=tuple(undecided))
 
 
 def older(version: str, than: str) -> bool:

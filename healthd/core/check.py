@@ -378,8 +378,8 @@ SOON = "run `healthd check` again in a minute"
 
 
 class LeftTo(Struct, frozen=True, kw_only=True):
-    """Among gaps: a component that did not answer for a cause that another check finds. It makes nothing unknown here,
-    and ends nothing either. ``reason``: the cause, and the check that finds it."""
+    """Among the undecided: a component that did not answer for a cause that another check finds. It makes nothing
+    unknown here, and ends nothing either. ``reason``: the cause, and the check that finds it."""
 
     component: Component
     reason: str
@@ -389,7 +389,7 @@ def judged(
     findings: Iterable[Finding],
     readings: Iterable[Reading] = (),
     *,
-    gaps: Iterable[str | LeftTo] = (),
+    undecided: Iterable[str | LeftTo] = (),
     clearances: Iterable[Clearance] = (),
     not_reported: Iterable[tuple[Component, str]] = (),
     left_out: str = "",
@@ -399,7 +399,7 @@ def judged(
     ``not_reported``: see Result. ``left_out``: a text on values that this node does not report and need not; it makes
     nothing unknown.
     """
-    findings, mixed = tuple(findings), tuple(gaps)
+    findings, mixed = tuple(findings), tuple(undecided)
     left = [gap for gap in mixed if isinstance(gap, LeftTo)]
     real = tuple(gap for gap in mixed if isinstance(gap, str))
     return Result(
@@ -408,7 +408,7 @@ def judged(
         findings=findings,
         readings=tuple(readings),
         clearances=tuple(clearances),
-        gaps=real,
+        undecided=real,
         not_reported=(*not_reported, *((each.component, "") for each in left)),
     )
 

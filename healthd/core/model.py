@@ -330,7 +330,7 @@ class Result(Struct, frozen=True, kw_only=True):
     """A check's return value. Build it with ``check.ok``, ``check.judged``, ``check.unknown``,
     ``check.not_applicable``, ``check.nothing_expected``.
 
-    ``gaps`` are parts that could not be read while others could: each counts as unknown, none hides the rest.
+    ``undecided`` are parts that could not be read while others could: each counts as unknown, none hides the rest.
     ``clearances`` are evidence, seen on the way, that earlier faults are over.
     ``not_reported`` are codes, each at its component, that were not reported although the rest was read: a tool that is
     not installed, a call that a GPU does not answer. None of them is over because no finding has it. The code "" is
@@ -346,24 +346,24 @@ class Result(Struct, frozen=True, kw_only=True):
     findings: tuple[Finding, ...] = ()
     readings: tuple[Reading, ...] = ()
     clearances: tuple[Clearance, ...] = ()
-    gaps: tuple[str, ...] = ()
+    undecided: tuple[str, ...] = ()
     not_reported: tuple[tuple[Component, str], ...] = ()
     is_expected: bool = True
 
     @property
     def is_whole(self) -> bool:
         """Whether the check could read everything: it is not unknown and has no gap."""
-        return self.status is not Status.UNKNOWN and not self.gaps
+        return self.status is not Status.UNKNOWN and not self.undecided
 
     def with_findings(self, findings: tuple[Finding, ...]) -> Result:
         """The result of the same run with these findings alone."""
-        return replace(self, findings=findings, status=status_of(findings, self.gaps))
+        return replace(self, findings=findings, status=status_of(findings, self.undecided))
 
 
-def status_of(findings: Collection[Finding], gaps: Collection[str]) -> Status:
+def status_of(findings: Collection[Finding], undecided: Collection[str]) -> Status:
     """The status of a run that could read: findings if there are any, else unknown if a part could not be read, else
     ok."""
-    return Status.FINDINGS if findings else Status.UNKNOWN if gaps else Status.OK
+    return Status.FINDINGS if findings else Status.UNKNOWN if undecided else Status.OK
 
 
 class Outcome(Struct, frozen=True, kw_only=True):

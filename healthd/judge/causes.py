@@ -168,7 +168,7 @@ def _acknowledged(parts: Sequence[_Part], open_now: Mapping[FaultKey, Fault], na
 def _do(outcomes: Sequence[Outcome]) -> str:
     """The next step that the first run names which could read nothing. Where each has read a part, nothing is missing:
     the check says what it reads."""
-    whole = next((each for each in outcomes if not each.result.gaps), None)
+    whole = next((each for each in outcomes if not each.result.undecided), None)
     if whole is not None:
         return whole.result.do
     return f"a part did not answer; see what the check reads: `healthd explain {outcomes[0].check}`"
@@ -176,7 +176,7 @@ def _do(outcomes: Sequence[Outcome]) -> str:
 
 def _reason(outcome: Outcome, names: DeviceNames) -> str:
     """Why a check is unknown: a value that it could not read of many devices stands there once."""
-    gaps = outcome.result.gaps
-    rest = outcome.result.reason.removeprefix("; ".join(gaps)).lstrip("; ") if gaps else outcome.result.reason
-    told = [each.text for each in folded_texts(names.plain(gap) for gap in gaps)]
+    undecided = outcome.result.undecided
+    rest = outcome.result.reason.removeprefix("; ".join(undecided)).lstrip("; ") if undecided else outcome.result.reason
+    told = [each.text for each in folded_texts(names.plain(gap) for gap in undecided)]
     return "; ".join([*told, *([names.plain(rest)] if rest else [])]) or "undecided"

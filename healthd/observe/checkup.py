@@ -344,7 +344,7 @@ class Checkup:
         outcome = run_check(
             self.checks[name], self.machine, self._settings[name].settings, optional=self.is_optional(name)
         )
-        reasons = (outcome.result.reason, *outcome.result.gaps)
+        reasons = (outcome.result.reason, *outcome.result.undecided)
         paused = nvml.paused_s > 0 and any(nvml.reason in reason for reason in reasons)
         with self._counting:
             if not self._closed:

@@ -337,7 +337,7 @@ def _of_result(name: str, result: Result, optional: bool) -> Iterator[DoctorResu
         yield DoctorResult(
             about=name,
             told=LookResult.NOT_REPORTED,
-            why=result.reason or "; ".join(result.gaps),
+            why=result.reason or "; ".join(result.undecided),
             fix=fix,
             optional=optional,
         )

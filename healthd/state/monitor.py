@@ -178,7 +178,7 @@ class Monitor:
         status = outcome.result.status
         if status is Status.OK and _has_open(history, name):  # a fault from the log, which a check run does not end
             status = Status.FINDINGS
-        reported = (status, bool(outcome.result.gaps))
+        reported = (status, bool(outcome.result.undecided))
         if (is_kept and before is not None) or self._reported.get(name) == reported:
             return ()
         self._reported[name] = reported

@@ -150,7 +150,7 @@ def test_a_device_without_counters_is_unknown() -> None:
     """A device that counts nothing was not seen; its sibling was."""
     entries = {key: entry for key, entry in tree().items() if "rdmap80s0" not in key or "counters" not in key}
     result = run(entries)
-    assert (result.status, len(result.gaps)) == (Status.UNKNOWN, 1)
+    assert (result.status, len(result.undecided)) == (Status.UNKNOWN, 1)
     assert len(result.readings) == len(COUNTERS)
 
 

@@ -148,4 +148,4 @@ def test_an_unreadable_proc_is_a_gap() -> None:
     """What was seen of libfabric stays seen."""
     assert run(proc={"812/comm": SourceUnreadable("EIO")}).status is Status.UNKNOWN
     broken = run(ONE.format("rdmap79s0"), proc={"812/comm": SourceUnreadable("EIO")})
-    assert (codes(broken), len(broken.gaps)) == (["efa.provider.no_domain"], 1)
+    assert (codes(broken), len(broken.undecided)) == (["efa.provider.no_domain"], 1)

@@ -82,7 +82,7 @@ def test_without_ethtool_it_does_not_apply() -> None:
 def test_no_answer_is_a_gap(bad: CommandResult | SourceError) -> None:
     """One interface that does not answer is unknown and hides no other; it can be left out."""
     result = run(bad)
-    assert (result.status, len(result.gaps), len(result.readings)) == (Status.UNKNOWN, 1, 5)
+    assert (result.status, len(result.undecided), len(result.readings)) == (Status.UNKNOWN, 1, 5)
     assert run(bad, ignore=("eth0",)).status is Status.OK
 
 

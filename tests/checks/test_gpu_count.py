@@ -79,7 +79,7 @@ def test_none_on_a_bus_that_has_other_devices() -> None:
     assert codes(run(node(on_pci=0, listed=0))) == ["gpu.count.off_bus"]
     result = run(node(on_pci=0, listed=0, nvml=FakeNvml(error=NO_LIBRARY)))
     assert codes(result) == ["gpu.count.off_bus"]
-    assert result.gaps
+    assert result.undecided
 
 
 def test_the_driver_does_not_list_one() -> None:
@@ -253,7 +253,7 @@ def test_a_silent_driver_is_unknown(error: SourceError) -> None:
 def test_gpus_without_a_driver_are_told_by_gpu_driver() -> None:
     """That the driver has none is certain and told once: no gap here, and nothing that only it tells is over."""
     machine = node(nvml=FakeNvml(error=NO_LIBRARY))
-    assert (run(machine).status, run(machine).gaps) == (Status.OK, ())
+    assert (run(machine).status, run(machine).undecided) == (Status.OK, ())
     one_lost = run(node(nvml=FakeNvml(*(healthy_gpu(index) for index in range(8) if index != 5)), files=8))
     assert open_codes("gpu.count", [one_lost, one_lost, run(machine)])[-1] == {"gpu.count.driver_lost"}
     assert codes(run(node(on_pci=7, nvml=FakeNvml(error=NO_LIBRARY)))) == ["gpu.count.off_bus"]
@@ -263,7 +263,7 @@ def test_a_silent_driver_does_not_hide_what_the_bus_shows() -> None:
     """A GPU off the bus is found while NVML hangs, and the gap is still said."""
     result = run(node(on_pci=7, nvml=FakeNvml(error=SourceTimeout("NVML: no answer in 5 s"))))
     assert codes(result) == ["gpu.count.off_bus"]
-    assert result.gaps == ("NVML: no answer in 5 s",)
+    assert result.undecided == ("NVML: no answer in 5 s",)
 
 
 def test_a_hanging_library_is_not_a_node_without_gpus() -> None:
@@ -285,4 +285,4 @@ def test_unreadable_device_files_hide_nothing() -> None:
     assert run(node(dev=dev)).status is Status.UNKNOWN
     result = run(node(on_pci=7, listed=7, dev=dev))
     assert codes(result) == ["gpu.count.off_bus"]
-    assert result.gaps == ("/dev: EIO",)
+    assert result.undecided == ("/dev: EIO",)

@@ -149,9 +149,9 @@ def test_no_ecc_is_no_fault() -> None:
 def test_a_gpu_without_counters_among_others_is_a_gap() -> None:
     """ECC is off on one, or it is in trouble: nobody can tell which, and the others are judged."""
     result = run(gpu_with(0, dict.fromkeys((*ALL, *WHERE), NOT_SUPPORTED)), healthy_gpu(1))
-    assert (result.status, len(result.gaps)) == (Status.UNKNOWN, 1)
-    assert result.gaps[0].startswith(f"gpu:{gpu_uuid(0)}: nvmlDeviceGetTotalEccErrors(0, 0), ")
-    assert result.gaps[0].endswith("is not supported, but its siblings answer it")
+    assert (result.status, len(result.undecided)) == (Status.UNKNOWN, 1)
+    assert result.undecided[0].startswith(f"gpu:{gpu_uuid(0)}: nvmlDeviceGetTotalEccErrors(0, 0), ")
+    assert result.undecided[0].endswith("is not supported, but its siblings answer it")
     assert {reading.component.id for reading in result.readings} == {gpu_uuid(1)}
 
 
@@ -168,7 +168,7 @@ def test_what_mig_hides_is_said_and_no_fault() -> None:
     hidden = [gpu_with(index, {VOLATILE: NOT_SUPPORTED, MIG: [1, 1]}) for index in range(2)]
     for gpus, count in ((hidden, 2), ([hidden[0], healthy_gpu(1)], 1)):
         result = run(*gpus)
-        assert (result.status, result.gaps) == (Status.OK, ())
+        assert (result.status, result.undecided) == (Status.OK, ())
         assert result.reason == f"with MIG on, {count} of 2 GPUs do not report all of their ECC counters"
         assert fold(run(gpu_with(0, {VOLATILE: 3}), healthy_gpu(1)), result).faults
 
@@ -194,7 +194,7 @@ def test_a_lost_gpu_hides_no_other() -> None:
     """The error of one GPU is found while another is lost, which gpu.recovery tells: no gap, and nothing of it ends."""
     result = run(failed_gpu(0, GPU_IS_LOST, named=True), gpu_with(1, {VOLATILE: 1}))
     assert [finding.component.id for finding in result.findings] == [gpu_uuid(1)]
-    assert result.gaps == ()
+    assert result.undecided == ()
     assert result.reason == f"gpu:{gpu_uuid(0)}: its handle was refused with GPU_IS_LOST (15): gpu.recovery reports it"
     looks = [
         run(gpu_with(0, {VOLATILE: 1}), healthy_gpu(1)),

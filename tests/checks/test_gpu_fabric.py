@@ -196,7 +196,7 @@ def test_one_that_does_not_tell_beside_siblings_that_do(quiet: GpuAnswer) -> Non
     """A GPU that stops telling its state is a gap, and what it had is not over."""
     result = run(healthy_gpu(0), quiet)
     assert result.status is Status.UNKNOWN
-    assert result.gaps == (f"gpu:{gpu_uuid(1)}: {INFO} is not supported, but its siblings answer it",)
+    assert result.undecided == (f"gpu:{gpu_uuid(1)}: {INFO} is not supported, but its siblings answer it",)
     sick = run(healthy_gpu(0), fabric(1, healthMask=1))
     assert open_codes("gpu.fabric", [sick, result]) == [{"gpu.fabric.unhealthy"}] * 2
 

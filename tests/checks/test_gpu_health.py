@@ -48,7 +48,7 @@ def test_one_failing_while_others_answer() -> None:
     (finding,) = result.findings
     assert (finding.code, finding.severity, finding.remedy) == ("gpu.failing", Severity.CRITICAL, Remedy.ASK_HUMAN)
     assert (finding.component.id, finding.lasting_s) == (gpu_uuid(1), 300.0)
-    assert result.gaps == ()
+    assert result.undecided == ()
 
 
 @pytest.mark.parametrize(
@@ -66,20 +66,20 @@ def test_one_that_is_refused_otherwise_is_a_warning(gpu: GpuAnswer) -> None:
 def test_a_gpu_that_this_process_may_not_open_is_a_gap() -> None:
     """A device cgroup keeps it away: that is no fault of the GPU, and not seen either."""
     result = run(healthy_gpu(0), failed_gpu(1, NvmlFailure(code=4, name="NO_PERMISSION"), named=True))
-    assert (result.status, result.findings, len(result.gaps)) == (Status.UNKNOWN, (), 1)
+    assert (result.status, result.findings, len(result.undecided)) == (Status.UNKNOWN, (), 1)
 
 
 def test_all_failing_is_unknown() -> None:
     """If no GPU answers it is NVML that fails, and unknown."""
     result = run(failed_gpu(0, UNKNOWN), failed_gpu(1, UNKNOWN))
-    assert (result.status, len(result.gaps)) == (Status.UNKNOWN, 2)
+    assert (result.status, len(result.undecided)) == (Status.UNKNOWN, 2)
 
 
 @pytest.mark.parametrize("failure", [GPU_IS_LOST, RESET_REQUIRED])
 def test_lost_and_reset_required_belong_to_another_check(failure: NvmlFailure) -> None:
     """gpu.recovery finds these: here they are no gap, and whatever was open there stays."""
     result = run(healthy_gpu(0), failed_gpu(1, failure, named=True))
-    assert (result.status, result.findings, result.gaps) == (Status.OK, (), ())
+    assert (result.status, result.findings, result.undecided) == (Status.OK, (), ())
     assert [(part.id, code) for part, code in result.not_reported] == [(gpu_uuid(1), "")]
 
 

@@ -131,7 +131,7 @@ def test_whether_a_job_has_the_gpus_may_not_be_told() -> None:
     """Without an answer of NVML a missing channel is unknown, and what the domain says is told all the same."""
     assert claimed(answer=domain(18), dev={"null": ""}).status is Status.UNKNOWN
     result = claimed(answer=domain(16, 2, status="DOWN"), dev={"null": ""})
-    assert (len(result.gaps), codes(result)) == (1, ["gpu.imex.not_up"])
+    assert (len(result.undecided), codes(result)) == (1, ["gpu.imex.not_up"])
 
 
 @pytest.mark.parametrize("instance_type", [None, "p5.48xlarge", "p6-b200.48xlarge"])

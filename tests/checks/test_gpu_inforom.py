@@ -42,7 +42,7 @@ def test_a_corrupted_one_is_a_finding_of_that_gpu() -> None:
     (finding,) = result.findings
     assert (finding.code, finding.component.id) == (CORRUPTED.code, gpu_uuid(1))
     assert (finding.severity, finding.remedy) == (Severity.WARNING, Remedy.ASK_HUMAN)
-    assert result.gaps == ()
+    assert result.undecided == ()
 
 
 def test_one_that_cannot_be_validated_is_unknown() -> None:
@@ -54,11 +54,11 @@ def test_one_that_cannot_be_validated_is_unknown() -> None:
 def test_a_gpu_that_does_not_answer_hides_no_other() -> None:
     """What a sibling shows is found all the same, and the silent one is a gap."""
     result = run(failed_gpu(0, UNKNOWN), gpu_with(1, {CALL: WRONG}))
-    assert ([finding.component.id for finding in result.findings], len(result.gaps)) == ([gpu_uuid(1)], 1)
+    assert ([finding.component.id for finding in result.findings], len(result.undecided)) == ([gpu_uuid(1)], 1)
 
 
 def test_a_lost_gpu_is_left_to_another_check() -> None:
     """gpu.recovery reports it: what was open here stays open, and nothing is unknown."""
     result = run(healthy_gpu(0), failed_gpu(1, GPU_IS_LOST, named=True))
-    assert (result.status, result.findings, result.gaps) == (Status.OK, (), ())
+    assert (result.status, result.findings, result.undecided) == (Status.OK, (), ())
     assert [part.id for part, _ in result.not_reported] == [gpu_uuid(1)]

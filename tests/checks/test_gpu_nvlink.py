@@ -296,4 +296,4 @@ def test_older_gpus_have_no_counters_by_link() -> None:
 def test_a_gpu_that_does_not_answer_is_unknown() -> None:
     """It hides no finding of another."""
     result = run(failed_gpu(0, UNKNOWN), gpu_with(1, {state(3): 0}))
-    assert (codes(result), len(result.gaps)) == (["gpu.nvlink.down"], 1)
+    assert (codes(result), len(result.undecided)) == (["gpu.nvlink.down"], 1)

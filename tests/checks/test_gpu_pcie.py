@@ -103,4 +103,4 @@ def test_a_slow_link_must_stay_slow() -> None:
 def test_a_gpu_that_tells_nothing() -> None:
     """Out of scope if no GPU knows its link, unknown if one fails to tell."""
     assert run(gpu_with(0, dict.fromkeys((WIDTH, GENERATION, REPLAYS), NOT_SUPPORTED))).status is Status.NOT_APPLICABLE
-    assert run(gpu_with(0, {WIDTH: UNKNOWN}), gpu_with(1, {WIDTH: 8})).gaps
+    assert run(gpu_with(0, {WIDTH: UNKNOWN}), gpu_with(1, {WIDTH: 8})).undecided

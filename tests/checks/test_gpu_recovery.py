@@ -88,7 +88,7 @@ def test_one_gpu_that_does_not_know_what_its_sibling_does_is_a_gap() -> None:
     """They have the same driver; only MIG makes a difference."""
     silent = gpu_with(0, {ACTION: NOT_SUPPORTED})
     result = run(silent, healthy_gpu(1))
-    assert result.gaps == (f"gpu:{gpu_uuid(0)}: {ACTION} is not supported, but its siblings answer it",)
+    assert result.undecided == (f"gpu:{gpu_uuid(0)}: {ACTION} is not supported, but its siblings answer it",)
     assert run(gpu_with(0, {ACTION: NOT_SUPPORTED, MIG: [1, 1]}), healthy_gpu(1)).status is Status.OK
 
 
@@ -105,7 +105,7 @@ def test_a_refusal_is_unknown(failure: NvmlFailure) -> None:
     assert run(gpu_with(0, {ACTION: failure}), healthy_gpu(1)).status is Status.UNKNOWN
     result = run(gpu_with(0, {ACTION: failure}), gpu_with(1, {ACTION: 1}))
     assert [finding.component.id for finding in result.findings] == [gpu_uuid(1)]
-    assert len(result.gaps) == 1
+    assert len(result.undecided) == 1
 
 
 def test_a_lost_gpu_hides_no_other() -> None:
@@ -115,7 +115,7 @@ def test_a_lost_gpu_hides_no_other() -> None:
         ("gpu.lost", gpu_uuid(0)),
         ("gpu.recovery.reboot", gpu_uuid(1)),
     }
-    assert result.gaps == ()
+    assert result.undecided == ()
     assert result.findings[0].severity is Severity.CRITICAL
 
 

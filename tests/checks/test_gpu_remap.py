@@ -102,7 +102,9 @@ def test_gpus_without_a_row_remapper(code: int) -> None:
     """Where no GPU or driver knows the question the check does not apply; where one does, the other is a gap."""
     old = gpu_with(0, {ROWS: NvmlFailure(code=code, name="…")})
     assert run(old).status is Status.NOT_APPLICABLE
-    assert run(old, healthy_gpu(1)).gaps == (f"gpu:{gpu_uuid(0)}: {ROWS} is not supported, but its siblings answer it",)
+    assert run(old, healthy_gpu(1)).undecided == (
+        f"gpu:{gpu_uuid(0)}: {ROWS} is not supported, but its siblings answer it",
+    )
     assert run(old, with_rows(1, 0, 1, 1, 0)).status is Status.FINDINGS
 
 
@@ -138,7 +140,7 @@ def test_unknown_error_is_a_gap() -> None:
     assert run(broken, healthy_gpu(1)).status is Status.UNKNOWN
     result = run(broken, with_rows(1, 0, 1, 1, 0))
     assert result.status is Status.FINDINGS
-    assert result.gaps == (f"gpu:{gpu_uuid(0)}: {ROWS} answered UNKNOWN (999)",)
+    assert result.undecided == (f"gpu:{gpu_uuid(0)}: {ROWS} answered UNKNOWN (999)",)
 
 
 def test_unsupported_and_broken_is_not_applicable_nowhere() -> None:

@@ -90,4 +90,4 @@ def test_unknown_error_is_unknown() -> None:
     """A GPU that fails to answer is unknown, and hides no finding of another."""
     assert run(gpu_with(0, {STATUS: UNKNOWN}), healthy_gpu(1)).status is Status.UNKNOWN
     result = run(gpu_with(0, {STATUS: UNKNOWN}), sram(1, bThresholdExceeded=1))
-    assert (result.status, len(result.gaps)) == (Status.FINDINGS, 1)
+    assert (result.status, len(result.undecided)) == (Status.FINDINGS, 1)

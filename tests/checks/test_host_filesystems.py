@@ -266,7 +266,7 @@ def test_a_disk_that_does_not_answer_is_a_gap(error: SourceError) -> None:
     table = (mount("/"), mount("/scratch", source="/dev/nvme1n1"))
     result = run(*table, spaces={"/": error, "/scratch": space(free=0.0)})
     assert codes(result) == ["full_data"]
-    assert result.gaps == (f"/: {error}",)
+    assert result.undecided == (f"/: {error}",)
 
 
 def test_an_unreadable_error_count_is_a_gap() -> None:

@@ -94,7 +94,7 @@ def test_a_missing_tool_is_unknown_and_hides_nothing() -> None:
     }
     result = run(answers, names=("fs.example",), ports=("10.0.0.1:6817",))
     assert [each.code for each in result.findings] == ["host.reach.port"]
-    assert result.gaps == ("fs.example: getent: not found",)
+    assert result.undecided == ("fs.example: getent: not found",)
     assert run({GETENT: answered(3, stderr="enumeration")}, names=("fs.example",)).status is Status.UNKNOWN
 
 

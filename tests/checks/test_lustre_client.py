@@ -88,13 +88,16 @@ def test_a_device_without_a_readable_file_is_a_gap(tmp_path: Path, release: str)
     """sysfs names the devices on every release: without their files nothing is ok, and each kind has one line."""
     result = lustre_client(of_release(tmp_path, release, IMPORTS_IN[release]), LustreClientSettings())
     assert result.status is Status.UNKNOWN
-    assert [gap.split(" report ")[0] for gap in result.gaps] == ["1 of 1 mdc connections", "1 of 1 osc connections"]
+    assert [gap.split(" report ")[0] for gap in result.undecided] == [
+        "1 of 1 mdc connections",
+        "1 of 1 osc connections",
+    ]
 
 
 def test_a_mounted_client_that_shows_no_device_is_a_gap(tmp_path: Path) -> None:
     """A mount has connections of both kinds; without a mount no device is none."""
     node = of_release(tmp_path, "2.15", "sys/fs/lustre/osc", "sys/kernel/debug/lustre", "proc/fs/lustre/osc")
-    assert ["no osc device" in gap for gap in lustre_client(node, LustreClientSettings()).gaps] == [True]
+    assert ["no osc device" in gap for gap in lustre_client(node, LustreClientSettings()).undecided] == [True]
     node.mount_table = []
     assert lustre_client(node, LustreClientSettings()).status is Status.OK
 
@@ -160,7 +163,7 @@ def test_an_import_of_another_form_is_a_gap(text: str) -> None:
     tree: dict[str, Entry] = {"fs/lustre/health_check": "NOT HEALTHY", f"{osc}0-osc-ffff/import": text}
     result = run(sys={**tree, f"{osc}1-osc-ffff/import": IMPORT.format(state="EVICTED")}, mounts=())
     assert [finding.code for finding in result.findings] == ["lustre.not_healthy", "lustre.disconnected"]
-    assert len(result.gaps) == 1
+    assert len(result.undecided) == 1
 
 
 def test_without_debugfs() -> None:

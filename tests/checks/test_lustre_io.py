@@ -68,7 +68,7 @@ def test_silence_is_unknown_at_first(error: SourceError) -> None:
 def test_silence_that_lasts_is_hung(error: SourceError) -> None:
     """No answer for hung_after_s is hung, and is known: it is no gap any more."""
     result = run(probe=error, stalled_s=60.0)
-    assert (result.status, codes(result), result.gaps) == (Status.FINDINGS, ["hung"], ())
+    assert (result.status, codes(result), result.undecided) == (Status.FINDINGS, ["hung"], ())
     assert result.findings[0].evidence["abandoned_workers"] == 1
 
 
@@ -144,7 +144,7 @@ def test_one_hung_mount_hides_no_other() -> None:
     """NFS is asked too, and a silent mount beside it is its own gap."""
     result = run(mount(), mount("/home", "nfs4"), space=SILENCE)
     assert {str(reading.component) for reading in result.readings} == {"mount:/home"}
-    assert [gap.partition(":")[0] for gap in result.gaps] == ["/fsx"]
+    assert [gap.partition(":")[0] for gap in result.undecided] == ["/fsx"]
 
 
 def test_covered_and_foreign_mounts_are_left_alone() -> None:

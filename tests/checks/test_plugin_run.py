@@ -105,7 +105,7 @@ def test_one_plug_in_hides_no_other() -> None:
         node, PluginRunSettings(plugins=(Plugin(name="a", command=("a",)), Plugin(name="b", command=("b",))))
     )
     assert [finding.code for finding in result.findings] == ["plugin.b"]
-    assert [gap.split(":")[0] for gap in result.gaps] == ["plug-in a"]
+    assert [gap.split(":")[0] for gap in result.undecided] == ["plug-in a"]
 
 
 @pytest.mark.parametrize(

@@ -140,7 +140,7 @@ def test_media_errors_are_judged_by_growth() -> None:
 def test_a_log_that_cannot_be_read_is_a_gap(log: CommandResult | SourceError) -> None:
     """One disk's unknown log hides neither the other disks nor a missing one, and can be switched off."""
     result = run(log=log)
-    assert (result.status, len(result.gaps)) == (Status.UNKNOWN, 1)
+    assert (result.status, len(result.undecided)) == (Status.UNKNOWN, 1)
     assert codes(run(7, log=log)) == ["missing"]
     assert run(log=log, smart=False).status is Status.OK
 
@@ -150,7 +150,7 @@ def test_without_nvme_cli_the_rest_is_still_told() -> None:
     SMART log was read is said. A disk that had warned of its own failure has not taken that back."""
     without = SourceMissing("nvme: no such command")
     result = run(log=without)
-    assert (result.status, result.gaps) == (Status.OK, ())
+    assert (result.status, result.undecided) == (Status.OK, ())
     assert result.reason == "SMART logs are not read: nvme: no such command; install nvme-cli"
     assert codes(run(7, log=without)) == ["missing"]
     assert codes(run(state="dead", log=without)) == ["not_live"]

@@ -137,8 +137,8 @@ def test_no_node_stays_out_in_silence(tmp_path: Path, way: Callable[[World], Non
     pages = told.states("page ")
     assert pages[0][0] <= bound_s + 600
     assert {state for _, state in [*pages, *told.states("node")]} <= AROUND
-    gaps = [later - sooner for (sooner, _), (later, _) in pairwise(pages)]
-    assert max(gaps) <= DAY_S + 600
+    undecided = [later - sooner for (sooner, _), (later, _) in pairwise(pages)]
+    assert max(undecided) <= DAY_S + 600
     assert world.clock() - pages[-1][0] <= DAY_S + 600
     world.close()
 

@@ -17,6 +17,6 @@ def test_the_outcome_is_sane(machine: Machine, check: Check) -> None:
     """The check ends by itself, in time, without a defect, and finds nothing critical on a machine that works."""
     outcome = run_check(check, machine, check.settings())
     assert "defect" not in outcome.result.reason
-    assert not any("defect" in gap for gap in outcome.result.gaps)
+    assert not any("defect" in gap for gap in outcome.result.undecided)
     assert [finding for finding in outcome.result.findings if finding.severity is Severity.CRITICAL] == []
     assert outcome.duration_s < check.timeout_s

@@ -154,8 +154,8 @@ def test_an_acknowledgement_does_not_stretch_to_something_worse(first: Fault, mo
 @given(histories(None), st.sampled_from(CHECKS), st.sampled_from([Status.UNKNOWN, Status.FINDINGS, Status.OK]))
 def test_what_could_not_be_seen_ends_no_level(start: History, check: str, status: Status) -> None:
     """An unknown, or any outcome with a gap, leaves every level open, however much later."""
-    gaps = () if status is Status.UNKNOWN else ("gpu:GPU-1 did not answer",)
-    outcome = answered(Result(status=status, gaps=gaps), check=check)
+    undecided = () if status is Status.UNKNOWN else ("gpu:GPU-1 did not answer",)
+    outcome = answered(Result(status=status, undecided=undecided), check=check)
     after, changes = observe(start, outcome, (), outcome.at + LONG)
     assert (after.faults, changes) == (start.faults, ())
 
@@ -409,5 +409,5 @@ def test_what_nothing_explains_is_never_played_down(start: History) -> None:
 def test_an_unknown_is_never_healthy(start: History, seen: list[Outcome]) -> None:
     """With an unknown or a gap that counts, the verdict is critical or unknown; with neither, never unknown."""
     verdict = judge(diagnose(start), seen)
-    blind = any(outcome.result.gaps or outcome.result.status is Status.UNKNOWN for outcome in seen)
+    blind = any(outcome.result.undecided or outcome.result.status is Status.UNKNOWN for outcome in seen)
     assert (verdict in (Verdict.CRITICAL, Verdict.UNKNOWN)) if blind else (verdict is not Verdict.UNKNOWN)

@@ -97,7 +97,7 @@ def history(*faults: Fault, **changes: Any) -> History:
 
 
 def looked(*findings: Finding, check: str = "gpu.look", seconds: float = 0, **result: Any) -> Outcome:
-    """The outcome of a look that saw everything, unless ``gaps`` says otherwise."""
+    """The outcome of a look that saw everything, unless ``undecided`` says otherwise."""
     return Outcome(check=check, result=judged(findings, **result), at=at(seconds), duration_s=0.01)
 
 
@@ -243,8 +243,8 @@ clearances = st.builds(
     note=st.sampled_from(["", "seen to be over"]),
 )
 outcomes = st.builds(
-    lambda check, found, read, cleared, gaps, when: Outcome(
-        check=check, result=judged(found, read, gaps=gaps, clearances=cleared), at=when, duration_s=0.1
+    lambda check, found, read, cleared, undecided, when: Outcome(
+        check=check, result=judged(found, read, undecided=undecided, clearances=cleared), at=when, duration_s=0.1
     ),
     st.sampled_from(CHECKS),
     st.lists(findings, max_size=3),

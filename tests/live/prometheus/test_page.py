@@ -102,7 +102,7 @@ def test_a_part_that_is_not_told_of_any_more_is_unknown_and_not_gone(agent: Agen
     assert health(page) == {"gpu:GPU-1": 0, "gpu:GPU-2": 0, "node": 0}
     looks(agent, unknown("NVML does not answer"))
     assert health(page) == {"gpu:GPU-1": 2, "gpu:GPU-2": 2, "node": 2}
-    looks(agent, judged([], readings(GPUS[0]), gaps=["GPU-2 does not answer"]))
+    looks(agent, judged([], readings(GPUS[0]), undecided=["GPU-2 does not answer"]))
     assert health(page) == {"gpu:GPU-1": 0, "gpu:GPU-2": 2, "node": 2}
     looks(agent, judged([fault("gpu.ecc.x", GPUS[1])], readings(GPUS[0])))
     assert health(page) == {"gpu:GPU-1": 0, "gpu:GPU-2": 3, "node": 0}

@@ -45,8 +45,8 @@ GPUS = [gpu_component(uuid=f"GPU-{index}", pci=f"0000:{index}0:00", index=index)
 NAMES = {f"gpu:0000:{index}0:00": gpu for index, gpu in enumerate(GPUS)}
 
 
-def outcome(check: str, *readings: Reading, why: str = "", gaps: tuple[str, ...] = ()) -> Outcome:
-    result = unknown(why) if why else judged((), readings, gaps=gaps)
+def outcome(check: str, *readings: Reading, why: str = "", undecided: tuple[str, ...] = ()) -> Outcome:
+    result = unknown(why) if why else judged((), readings, undecided=undecided)
     return Outcome(check=check, result=result, at=at(0), duration_s=0.1)
 
 
@@ -67,7 +67,7 @@ def test_only_what_the_last_look_listed_is_well() -> None:
     (strip,) = strips(listed(GPUS[0], GPUS[1], GPUS[3]), (), NAMES, {"gpu": 5})
     assert states(strip) == [("0", "ok"), ("1", "ok"), ("2", "missing"), ("3", "ok"), ("4", "missing")]
     assert (strip["expected"], strip["parts"][2]["name"]) == (5, "GPU-2")
-    partly = outcome("gpu.count", Reading(component=GPUS[0], name="gpu_index", value=0), gaps=("NVML hangs",))
+    partly = outcome("gpu.count", Reading(component=GPUS[0], name="gpu_index", value=0), undecided=("NVML hangs",))
     (strip,) = strips({"gpu.count": partly}, (), NAMES, {"gpu": 4})
     assert states(strip) == [("0", "ok"), ("1", "unknown"), ("2", "unknown"), ("3", "unknown")]
 
@@ -105,7 +105,7 @@ def test_a_fault_marks_its_part_by_any_of_its_names() -> None:
 
 def test_a_part_that_a_check_could_not_read_is_unknown() -> None:
     """A gap names the part, and its words stand beside it."""
-    outcomes = {**listed(*GPUS), "gpu.ecc": outcome("gpu.ecc", gaps=("gpu:GPU-2: NVML answered UNKNOWN (999)",))}
+    outcomes = {**listed(*GPUS), "gpu.ecc": outcome("gpu.ecc", undecided=("gpu:GPU-2: NVML answered UNKNOWN (999)",))}
     (strip,) = strips(outcomes, (), NAMES, {"gpu": 4})
     assert states(strip)[2] == ("2", "unknown")
     assert strip["parts"][2]["messages"] == ["gpu.ecc: gpu:GPU-2: NVML answered UNKNOWN (999)"]

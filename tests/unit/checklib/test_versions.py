@@ -44,7 +44,7 @@ def installed(text: str) -> FakeNode:
 def test_the_installers_own_list(text: str, installer: str, libfabric: str) -> None:
     """Both forms of EFA's list of packages tell the installer and libfabric, and no plug-in that is not there."""
     stack = read_stack(installed(text), ("efa_installer", "libfabric", "aws_ofi_nccl"))
-    assert (dict(stack.versions), stack.gaps) == ({"efa_installer": installer, "libfabric": libfabric}, ())
+    assert (dict(stack.versions), stack.undecided) == ({"efa_installer": installer, "libfabric": libfabric}, ())
 
 
 @pytest.mark.parametrize("package", ["libnccl-ofi-1.15.0-1.el9.x86_64", "libnccl-ofi-ngc_1.15.0-1_amd64"])
@@ -105,37 +105,37 @@ def test_python_packages_are_read_from_their_folders(tmp_path: Path) -> None:
         (tmp_path / folder).mkdir(parents=True)
     homes = [f"{tmp_path}/gone", f"{tmp_path}/a/", f"{tmp_path}/b"]
     stack = read_stack(RealCommands(), ("torch_nccl", "nixl"), python_homes=homes)
-    assert (dict(stack.versions), stack.gaps) == ({"torch_nccl": "2.28.9", "nixl": "1.5.1"}, ())
+    assert (dict(stack.versions), stack.undecided) == ({"torch_nccl": "2.28.9", "nixl": "1.5.1"}, ())
     assert read_stack(RealCommands(), ("torch_nccl", "nixl")).versions == {}
 
 
 @pytest.mark.parametrize(
-    ("error", "gaps"), [(SourceMissing("no find"), ()), (SourceTimeout("5 s"), ("torch_nccl: 5 s",))]
+    ("error", "undecided"), [(SourceMissing("no find"), ()), (SourceTimeout("5 s"), ("torch_nccl: 5 s",))]
 )
-def test_homes_that_cannot_be_searched(error: SourceError, gaps: tuple[str, ...]) -> None:
+def test_homes_that_cannot_be_searched(error: SourceError, undecided: tuple[str, ...]) -> None:
     """Without find nothing is known to be installed; a home that hangs is a gap."""
     (first, *others) = (f"*-packages/{place.where}-*.dist-info" for place in places() if place.kind == "python")
     names = ("-path", first, *(word for name in others for word in ("-o", "-path", name)))
     words = ("find", "-H", "/opt/x/lib", "-xdev", "-maxdepth", "3", *names)
     stack = read_stack(FakeNode(commands={words: error}), ("torch_nccl",), python_homes=("/opt/x",))
-    assert (stack.versions, stack.gaps) == ({}, gaps)
+    assert (stack.versions, stack.undecided) == ({}, undecided)
     absent = FakeNode(commands={words: result(*words, code=127)})
-    assert read_stack(absent, ("torch_nccl",), python_homes=("/opt/x",)).gaps == ()
+    assert read_stack(absent, ("torch_nccl",), python_homes=("/opt/x",)).undecided == ()
 
 
 def test_an_nvidia_fs_without_a_module_version() -> None:
     """Its own file tells the version too, with fewer numbers; a node without it has no gap."""
     node = FakeNode(sys={"module/nvidia/version": "1"}, proc={"driver/nvidia-fs/version": "version: 2.28"})
     assert read_stack(node, ("nvidia_fs",)).versions == {"nvidia_fs": "2.28"}
-    assert read_stack(FakeNode(sys={"module/nvidia/version": "1"}), ("nvidia_fs",)).gaps == ()
+    assert read_stack(FakeNode(sys={"module/nvidia/version": "1"}), ("nvidia_fs",)).undecided == ()
 
 
 def test_absent_and_failing_are_two_things() -> None:
     """A part that is nowhere is absent; a place that does not answer is a gap."""
     node = FakeNode(proc={"sys/kernel/osrelease": "6.1.0"}, commands={EFA_FILE: SourceTimeout("cat: 5 s")})
     stack = read_stack(node, ("kernel", "efa_installer", "ucx"))
-    assert (dict(stack.versions), stack.gaps) == ({"kernel": "6.1.0"}, ("efa_installer: cat: 5 s",))
-    assert read_stack(FakeNode(), ("kernel",)).gaps
+    assert (dict(stack.versions), stack.undecided) == ({"kernel": "6.1.0"}, ("efa_installer: cat: 5 s",))
+    assert read_stack(FakeNode(), ("kernel",)).undecided
 
 
 @pytest.mark.parametrize(

@@ -217,14 +217,14 @@ def test_a_code_makes_its_findings() -> None:
 
 
 @pytest.mark.parametrize(
-    ("findings", "gaps", "status"),
+    ("findings", "undecided", "status"),
     [(0, 0, Status.OK), (1, 0, Status.FINDINGS), (0, 1, Status.UNKNOWN), (1, 1, Status.FINDINGS)],
 )
-def test_a_gap_is_unknown_and_hides_no_finding(findings: int, gaps: int, status: Status) -> None:
+def test_a_gap_is_unknown_and_hides_no_finding(findings: int, undecided: int, status: Status) -> None:
     """What was seen counts although another part could not be read, and what could not be read is never ok."""
-    result = judged([finding()] * findings, gaps=["gpu:GPU-1 did not answer"] * gaps)
-    assert (result.status, len(result.findings), len(result.gaps)) == (status, findings, gaps)
-    assert result.reason == ("gpu:GPU-1 did not answer" if gaps else "")
+    result = judged([finding()] * findings, undecided=["gpu:GPU-1 did not answer"] * undecided)
+    assert (result.status, len(result.findings), len(result.undecided)) == (status, findings, undecided)
+    assert result.reason == ("gpu:GPU-1 did not answer" if undecided else "")
 
 
 def test_the_other_results_say_what_they_are() -> None:
@@ -247,15 +247,15 @@ def ecc(registry: dict[str, Check]) -> Check:
     def aggregate_errors(node: Node, _settings: NoSettings) -> Result:
         """No GPU has had an uncorrectable memory error."""
         question = "nvmlDeviceGetTotalEccErrors(1, 1)"
-        readings, gaps = [], []
+        readings, undecided = [], []
         for answer in node.nvml.ask(question):
             gpu, value = gpu_component(uuid=answer.uuid, pci=answer.pci), answer.values[question]
             if isinstance(value, int):
                 name, epoch = "ecc_uncorrected_total", node.boot_id
                 readings.append(Reading(component=gpu, name=name, value=value, kind=ReadingKind.COUNTER, epoch=epoch))
             else:
-                gaps.append(f"{gpu}: {value.name}")
-        return judged((), readings, gaps=gaps)
+                undecided.append(f"{gpu}: {value.name}")
+        return judged((), readings, undecided=undecided)
 
     return registry["test.ecc"]
 

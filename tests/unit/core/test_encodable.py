@@ -33,12 +33,15 @@ def test_every_text_in_a_result_is_repaired() -> None:
     evidence = {ODD: [ODD, {"deep": (ODD, frozenset({ODD}))}], "pid": 7, "none": None}
     odd = finding(component=part, message=ODD, evidence=evidence, time=at(0))
     reading = Reading(component=part, name="x_ratio", value=0.5, epoch=ODD)
-    result = writable(judged([odd], [reading], gaps=[ODD]))
+    result = writable(judged([odd], [reading], undecided=[ODD]))
     (repaired,) = result.findings
     assert (repaired.message, str(repaired.component), repaired.component.aliases) == (HALF, f"mount:/{HALF}", (HALF,))
     assert repaired.evidence == {HALF: [HALF, {"deep": (HALF, frozenset({HALF}))}], "pid": 7, "none": None}
     assert (repaired.severity, type(repaired.severity), repaired.time) == (odd.severity, Severity, at(0))
-    assert (result.gaps, result.readings) == ((HALF,), (replace(reading, component=repaired.component, epoch=HALF),))
+    assert (result.undecided, result.readings) == (
+        (HALF,),
+        (replace(reading, component=repaired.component, epoch=HALF),),
+    )
 
 
 def test_what_has_no_form_at_all_is_told() -> None:

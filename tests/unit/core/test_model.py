@@ -99,13 +99,15 @@ def test_ladders_rank_every_word_once() -> None:
 
 
 @pytest.mark.parametrize("optional", [False, True])
-@pytest.mark.parametrize("gaps", [(), ("gpu:3: no answer",)])
+@pytest.mark.parametrize("undecided", [(), ("gpu:3: no answer",)])
 @pytest.mark.parametrize("status", list(Status))
-def test_a_result_is_whole_where_nothing_is_left_untold(status: Status, gaps: tuple[str, ...], optional: bool) -> None:
+def test_a_result_is_whole_where_nothing_is_left_untold(
+    status: Status, undecided: tuple[str, ...], optional: bool
+) -> None:
     """A finding does not make up for a part that gave no answer; what is not there has nothing to tell."""
-    result = Result(status=status, gaps=gaps)
+    result = Result(status=status, undecided=undecided)
     run = Outcome(check="c", result=result, at=datetime(2026, 11, 21, tzinfo=UTC), duration_s=0.1, optional=optional)
-    assert result.is_whole == (status is not Status.UNKNOWN and gaps == ())
+    assert result.is_whole == (status is not Status.UNKNOWN and undecided == ())
     assert run.counts_as_unknown == (not result.is_whole and not optional)
 
 

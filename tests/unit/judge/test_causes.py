@@ -76,15 +76,15 @@ def test_an_acknowledgement_names_the_devices_that_it_is_about() -> None:
 
 def test_checks_that_are_unknown_for_one_reason_are_one_cause() -> None:
     """Those that count come first; what could not be read of many devices stands there once."""
-    gaps = judged([], gaps=[f"gpu:GPU-{n}: answered UNKNOWN (999)" for n in range(8)], left_out="MIG is on")
+    undecided = judged([], undecided=[f"gpu:GPU-{n}: answered UNKNOWN (999)" for n in range(8)], left_out="MIG is on")
     found = unknowns_of(
         [
             outcome("efa.devices", unknown("no libfabric"), optional=True),
             outcome("gpu.ecc", unknown("no driver")),
             outcome("gpu.count", unknown("no driver")),
             outcome("gpu.power", unknown("no driver")),
-            outcome("gpu.health", gaps),
-            outcome("gpu.nvlink", judged([], gaps=["silent"])),
+            outcome("gpu.health", undecided),
+            outcome("gpu.nvlink", judged([], undecided=["silent"])),
             outcome("gpu.odd", unknown("")),
             outcome("host.cpu", ok()),
         ],
@@ -108,8 +108,8 @@ def test_an_unknown_has_the_next_step_of_its_reason() -> None:
         [
             outcome("gpu.ecc", unknown("no driver")),
             outcome("nccl.nvlink", unknown("the GPUs are in use", "wait")),
-            outcome("gpu.nvlink", judged([], gaps=["gpu:GPU-1: silent"])),
-            outcome("gpu.count", judged([], gaps=["NVML is paused"])),
+            outcome("gpu.nvlink", judged([], undecided=["gpu:GPU-1: silent"])),
+            outcome("gpu.count", judged([], undecided=["NVML is paused"])),
             outcome("gpu.power", unknown("NVML is paused", "again")),
         ],
         NAMES,

@@ -167,10 +167,10 @@ def test_another_part_is_another_order() -> None:
         ([Severity.INFO], [looked()], Verdict.OK),
         ([Severity.WARNING, Severity.INFO], [looked()], Verdict.WARNING),
         ([Severity.WARNING], [looked(), could_not_tell()], Verdict.UNKNOWN),
-        ([], [looked(gaps=("gpu:GPU-1 did not answer",))], Verdict.UNKNOWN),
+        ([], [looked(undecided=("gpu:GPU-1 did not answer",))], Verdict.UNKNOWN),
         ([Severity.WARNING, Severity.CRITICAL], [could_not_tell()], Verdict.CRITICAL),
         ([], [replace(could_not_tell(), optional=True)], Verdict.OK),
-        ([Severity.WARNING], [replace(looked(gaps=("x",)), optional=True)], Verdict.WARNING),
+        ([Severity.WARNING], [replace(looked(undecided=("x",)), optional=True)], Verdict.WARNING),
         ([], [], Verdict.OK),
     ],
 )

@@ -73,8 +73,8 @@ def test_a_level_stays_where_the_check_could_not_look_or_has_nothing_to_look_at(
     start = fold(History(), [looked(finding())])
     for outcome in (
         could_not_tell(seconds=60),
-        looked(gaps=("gpu:GPU-1 did not answer",), seconds=60),
-        looked(finding("other.code"), gaps=("gpu:GPU-1 did not answer",), seconds=60),
+        looked(undecided=("gpu:GPU-1 did not answer",), seconds=60),
+        looked(finding("other.code"), undecided=("gpu:GPU-1 did not answer",), seconds=60),
         looked(check="other.check", seconds=60),
         answered(not_applicable("no GPU here"), seconds=60),
     ):
@@ -391,7 +391,7 @@ def test_outcomes_without_a_reason_and_with_findings_keep_the_fold_total() -> No
     batch = judged(
         [finding(), line(seconds=1)],
         [counter(1)],
-        gaps=["gpu:GPU-1 did not answer"],
+        undecided=["gpu:GPU-1 did not answer"],
         clearances=[Clearance(by=ClearsBy.REBOOT, time=at(2))],
     )
     known, changes = observe(History(), answered(batch), (LIMIT,), at(3))

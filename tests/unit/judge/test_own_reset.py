@@ -40,7 +40,9 @@ def test_other_lines_are_news_in_a_reset_too(code: str) -> None:
 
 def test_what_could_not_be_told_stays_unknown() -> None:
     """A gap is no less of one because the findings beside it are dropped; a finding without a time is never dropped."""
-    outcome, dropped = after_reset().without(looked(finding("gpu.xid.74", time=at(110)), gaps=("torn",), seconds=140))
+    outcome, dropped = after_reset().without(
+        looked(finding("gpu.xid.74", time=at(110)), undecided=("torn",), seconds=140)
+    )
     assert (dropped, outcome.result.status) == (1, Status.UNKNOWN)
     assert after_reset().without(looked(finding("gpu.xid.74"), seconds=140))[1] == 0
 

@@ -403,7 +403,7 @@ def test_what_a_limit_finds_may_have_to_last() -> None:
 def test_findings_of_a_gap_and_of_a_limit_go_together() -> None:
     """A look with a gap judges the readings that it has, and ends nothing."""
     known = seen(RATE, (0, 0), (30, 50))
-    blind = judged([], [counter(50)], gaps=["gpu:GPU-1 did not answer"])
+    blind = judged([], [counter(50)], undecided=["gpu:GPU-1 did not answer"])
     known, changes = observe(known, answered(blind, seconds=500), [RATE], at(500))
     assert (len(known.faults), changes) == (1, ())
 

@@ -75,7 +75,7 @@ def test_a_look_without_it_begins_anew() -> None:
 
 def test_a_look_that_could_not_tell_is_no_look() -> None:
     """Unknown, or a gap, neither ends the wait nor makes it longer."""
-    blind = looked(gaps=("mount:/fsx did not answer",), seconds=60)
+    blind = looked(undecided=("mount:/fsx did not answer",), seconds=60)
     assert raised(down(0), could_not_tell(seconds=30), blind, down(120)) == [False, False, False, True]
 
 
@@ -171,7 +171,7 @@ def test_what_waits_is_named_and_is_no_finding() -> None:
     words = "lustre.disconnected on gpu:GPU-0 does not count yet"
     for outcome, status, reason in (
         (down(0), Status.OK, words),
-        (down(0, gaps=("no answer",)), Status.UNKNOWN, f"no answer; {words}"),
+        (down(0, undecided=("no answer",)), Status.UNKNOWN, f"no answer; {words}"),
         (looked(DOWN.at(GPU[0], "DISCONN"), finding(component=GPU[1])), Status.FINDINGS, words),
     ):
         known, _ = observe(History(), outcome, (), outcome.at)

@@ -93,7 +93,7 @@ def a_report(**changes: Any) -> Report:
         verdict=Verdict.CRITICAL,
         checks=(
             view("kernel.xid", judged([finding()]), news, sick),
-            view("gpu.temperature", judged((), gaps=["gpu:GPU-1: UNKNOWN (999)"]), warm),
+            view("gpu.temperature", judged((), undecided=["gpu:GPU-1: UNKNOWN (999)"]), warm),
             view("gpu.count", unknown("NVML did not answer")),
             view("efa.devices", unknown("no libfabric"), optional=True),
             view("lustre.mount", not_applicable("no Lustre here")),
@@ -293,7 +293,7 @@ def test_one_reason_is_one_line() -> None:
         (unknown("not run: the GPUs are in use: GPU 0 by process 701", "run it again when the node is idle"),
          "run it again when the node is idle"),
         (unknown("no result younger than twice its interval", SOON), "run `healthd check` again in a minute"),
-        (judged([], gaps=["GPU 3 did not answer"]),
+        (judged([], undecided=["GPU 3 did not answer"]),
          "a part did not answer; see what the check reads: `healthd explain nccl.nvlink`"),
     ],
     ids=["missing", "in use", "too early", "a part"],

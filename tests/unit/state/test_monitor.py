@@ -168,10 +168,10 @@ def test_what_is_read_in_a_pause_takes_the_place_of_the_old(store: Store) -> Non
     """A check that asks other sources too keeps only what it could not read again; one that saw everything, nothing."""
     monitor = Monitor(CHECKS, store)
     monitor.absorb(answered(ok([counter(1), counter(7, name="other_total")])))
-    part = looked(readings=[counter(2)], gaps=["NVML is paused"], seconds=60)
+    part = looked(readings=[counter(2)], undecided=["NVML is paused"], seconds=60)
     monitor.absorb(part, paused=True)
     assert [each.value for each in monitor.outcomes()["gpu.look"].result.readings] == [2, 7]
-    whole = looked(readings=[counter(4), counter(5, name="other_total")], gaps=["NVML is paused"], seconds=80)
+    whole = looked(readings=[counter(4), counter(5, name="other_total")], undecided=["NVML is paused"], seconds=80)
     monitor.absorb(whole, paused=True)
     kept = monitor.outcomes()["gpu.look"]
     assert ([each.value for each in kept.result.readings], kept.read_at) == ([4, 5], None)
@@ -397,7 +397,7 @@ def test_a_node_is_trusted_when_every_check_has_looked_since() -> None:
     ("outcome", "words"),
     [
         (could_not_tell(seconds=20), "gpu.look is unknown: NVML is silent"),
-        (looked(gaps=("gpu:GPU-1 did not answer",), seconds=20), "gpu.look is unknown: gpu:GPU-1 did not answer"),
+        (looked(undecided=("gpu:GPU-1 did not answer",), seconds=20), "gpu.look is unknown: gpu:GPU-1 did not answer"),
         (looked(finding(), seconds=20), "gpu.sick on gpu:GPU-0 is still open"),
         (looked(finding(remedy=Remedy.ASK_HUMAN), seconds=20), "gpu.sick on gpu:GPU-0 is still open"),
         (looked(finding(remedy=Remedy.ASK_HUMAN, severity=Severity.WARNING), seconds=20), ""),

@@ -39,8 +39,10 @@ def diagnosis(code: str, kind: str = "gpu", severity: Severity = Severity.CRITIC
     )
 
 
-def outcome(status: Status, *, optional: bool = False, gaps: tuple[str, ...] = ()) -> Outcome:
-    return Outcome(check="c", result=Result(status=status, gaps=gaps), at=NOW, duration_s=0.1, optional=optional)
+def outcome(status: Status, *, optional: bool = False, undecided: tuple[str, ...] = ()) -> Outcome:
+    return Outcome(
+        check="c", result=Result(status=status, undecided=undecided), at=NOW, duration_s=0.1, optional=optional
+    )
 
 
 # -- what they say ----------------------------------------------------------------------------------------------------
@@ -90,7 +92,7 @@ def test_one_part_that_does_not_answer_is_not_hidden_by_a_finding_on_another(
     optional: bool, severity: Severity, status: str
 ) -> None:
     """GPU 0 warns and GPU 3 does not answer: the node's verdict is unknown, and so is its condition."""
-    outcomes = {"gpu.temperature": outcome(Status.FINDINGS, optional=optional, gaps=("gpu:3: no answer",))}
+    outcomes = {"gpu.temperature": outcome(Status.FINDINGS, optional=optional, undecided=("gpu:3: no answer",))}
     found = [diagnosis("gpu.temperature", severity=severity)]
     assert states_of(found, outcomes, outcomes)["HealthdGPU"].status == status
 
@@ -241,9 +243,9 @@ def test_what_failed_is_sent_again_ever_more_rarely_and_whole() -> None:
     clock = Clock(well())
     clock.run(2000, SICK, answers=False)
     times = [at for at, _ in clock.writes]
-    gaps = [later - earlier for earlier, later in pairwise(times)]
-    assert gaps[:5] == [10, 20, 40, 80, 160]
-    assert max(gaps) == 300
+    undecided = [later - earlier for earlier, later in pairwise(times)]
+    assert undecided[:5] == [10, 20, 40, 80, 160]
+    assert max(undecided) == 300
     clock.run(300, SICK)
     clock.run(50, SICK)
     assert clock.writes[-1][1]["HealthdGPU"] == WrittenCondition(state=SICK, moved=NOW + timedelta(seconds=1))
