@@ -126,7 +126,7 @@ class Agent(Struct, kw_only=True):
 
         if fleet := self.engine.learn():
             self.store.keep(FLEET, kept_of(fleet, now))
-            for message in self.absent.look(fleet, now) if self.absent is not None else ():
+            for message in self.absent.reconcile(fleet, now) if self.absent is not None else ():
                 self.monitor.record(Event(at=now, kind="decision", text=message))
 
     @property

@@ -26,7 +26,7 @@ from healthd.sources.trees import FileTree
 from healthd.state.store import Store
 
 _SYNC_S = 60.0
-_LOOKS = 3.0  # syncs between two polls of the platform's progress
+_SYNCS_PER_POLL = 3.0  # syncs between two polls of the platform's progress
 
 
 def make_controller(
@@ -56,7 +56,7 @@ def make_controller(
         silent_s=config.controller.silent_s,
         monotonic_s=time.monotonic,
         clock=lambda: datetime.now(UTC),
-        look_s=_LOOKS * config.controller.interval_s,
+        poll_s=_SYNCS_PER_POLL * config.controller.interval_s,
         platform_texts=platform_texts,
         boot_id=boot_id,
         sync_s=min(_SYNC_S, config.controller.sync_timeout_s / 4),

@@ -117,7 +117,7 @@ class KubeWatch:
         problem = ""
         if self._silences is None:
             self._silences, problem = self._begun()
-        return self._silences.look(quiet, self._monotonic_s()), problem
+        return self._silences.silent(quiet, self._monotonic_s()), problem
 
     def _begun(self) -> tuple[Silences, str]:
         """Silences with the earlier pages, or why these cannot be read."""

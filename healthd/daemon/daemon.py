@@ -237,7 +237,7 @@ class Daemon:
         keep times of their own, and have their own watch.
         """
         now = datetime.now(UTC)
-        if not (by := self._clock.look(now, time.monotonic())):
+        if not (by := self._clock.was_set_by(now, time.monotonic())):
             return
         undated = ""
         try:

@@ -184,7 +184,7 @@ class Level(Struct, frozen=True, kw_only=True):
 class DrillReport(Struct, frozen=True, kw_only=True):
     """The result of a drill.
 
-    ``what``: the fault and its component, as text. ``looks``: the result of each check run, with the seconds.
+    ``what``: the fault and its component, as text. ``check_runs``: the result of each check run, with the seconds.
     ``missing``: the link that never came; ``why``: the reason. ``plan``: the effect of each step now, as text, in
     ``plan_mode``. ``budget``: how many nodes are out, may be out, and exist. ``real``: faults that really opened
     meanwhile. ``notes``: what else the reader of the report must know.
@@ -200,7 +200,7 @@ class DrillReport(Struct, frozen=True, kw_only=True):
     ended: Ended
     forced: bool = False
     marks: tuple[StageReached, ...] = ()
-    looks: tuple[tuple[float, str], ...] = ()
+    check_runs: tuple[tuple[float, str], ...] = ()
     missing: DrillStage | None = None
     why: str = ""
     levels: tuple[Level, ...] = ()

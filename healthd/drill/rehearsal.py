@@ -40,7 +40,7 @@ from healthd.remediation.decide.remediation import Remediation
 from healthd.remediation.engine.engine import Engine
 
 _TICK_S = 5.0
-_MOST_LOOKS = 100
+_MOST_CHECK_RUNS = 100
 
 
 class DrillEvent(Struct, frozen=True, kw_only=True):
@@ -85,10 +85,10 @@ class Rehearsal:
         self._stage, self._checkup, self._engine, self._tick = stage, stage.checkup, stage.engine, tick
         self._codes = request.kind.codes_of(request.number)
         self._history = replace(self._checkup.monitor.history, faults={}, lasting={}, sightings={})
-        self._t0 = self._opened_at = self._looked_at = 0.0
+        self._t0 = self._opened_at = self._ran_at = 0.0
         self._limit_s = request.timeout_s or self._own_limit_s()
         self._marks: list[StageReached] = []
-        self._looks: list[tuple[float, str]] = []
+        self._check_runs: list[tuple[float, str]] = []
         self._levels: tuple[Level, ...] = ()
         self._plan: tuple[str, ...] = ()
         self._plan_mode = self._why = self._interrupted = self._ends_by = ""
@@ -137,8 +137,8 @@ class Rehearsal:
             case "records" if kind.of_kernel and self._lacks(DrillStage.READ):
                 self._read(heard)
             case "due" if heard.text == kind.check and not kind.of_kernel and self._lacks(DrillStage.FAULT):
-                if heard.at >= self._looked_at:  # else it joined the check run that was under way, as in the daemon
-                    self._look(kind.check, heard.at)
+                if heard.at >= self._ran_at:  # else it joined the check run that was under way, as in the daemon
+                    self._run(kind.check, heard.at)
             case "round" if self._diagnosis is not None and heard.at >= self._opened_at:
                 self._decide()
 
@@ -156,18 +156,18 @@ class Rehearsal:
         if self._lacks(DrillStage.FINDING):
             self._break(DrillStage.FINDING, f"no check found {' or '.join(self._codes)} in that line")
 
-    def _look(self, check: str, at: float) -> None:
+    def _run(self, check: str, at: float) -> None:
         if self._lacks(DrillStage.READ):
             self._mark(DrillStage.READ, f"{check} runs, as it does every {self._checkup.interval_s(check):g} s", at)
         outcome = self._checkup.run_elsewhere(check, self.injection.machine)
-        self._looked_at = time.monotonic()
+        self._ran_at = time.monotonic()
         self._fold(outcome)
 
     def _fold(self, outcome: Outcome) -> None:
         """Fold one outcome into the memory of the drill, as the monitor folds it into the node's."""
         limits = self._checkup.checks[outcome.check].limits
         self._history, changes = observe(self._history, outcome, limits, outcome.at)
-        self._note_look(outcome)
+        self._note_check_run(outcome)
         opened = sorted((each.fault for each in changes if self._is_mine(each)), key=_gravity)
         seen = [f"{fault.code}: {fault.message}" for fault in opened]
         seen += [f"{found.code}: {found.message}" for found in outcome.result.findings if found.code in self._codes]
@@ -191,12 +191,12 @@ class Rehearsal:
         )
         self._stage.wake()
 
-    def _note_look(self, outcome: Outcome) -> None:
-        if not self.request.kind.of_kernel and len(self._looks) < _MOST_LOOKS:
+    def _note_check_run(self, outcome: Outcome) -> None:
+        if not self.request.kind.of_kernel and len(self._check_runs) < _MOST_CHECK_RUNS:
             reason = f": {outcome.result.reason}" if outcome.result.reason else ""
             words = f"{outcome.check} is {outcome.result.status}{reason}"
             at_s = time.monotonic() - self._t0
-            self._looks.append((at_s, words))
+            self._check_runs.append((at_s, words))
             self._tick(f"{TITLE}: {at_s:.0f} s: {words}")
 
     # -- deciding -----------------------------------------------------------------------------------------------------
@@ -261,7 +261,7 @@ class Rehearsal:
             ended=ended(self._marks, self._interrupted),
             forced=self.request.forced,
             marks=tuple(self._marks),
-            looks=tuple(self._looks),
+            check_runs=tuple(self._check_runs),
             missing=missing,
             why="" if missing is None else self._why or self._why_missing(missing),
             levels=self._levels,
@@ -285,9 +285,9 @@ class Rehearsal:
             case DrillStage.READ:
                 return f"{check} was never due; see the log for errors of the scheduler"
             case DrillStage.FINDING:
-                return f"its last run: {self._looks[-1][1]}" if self._looks else f"{check} found nothing"
+                return f"its last run: {self._check_runs[-1][1]}" if self._check_runs else f"{check} found nothing"
             case DrillStage.FAULT:
-                last = self._looks[-1][1] if self._looks else check
+                last = self._check_runs[-1][1] if self._check_runs else check
                 return f"the finding must last or repeat before it is a fault: {last}"
             case _:
                 return "the engine has not reconciled since; see `healthd status`"

@@ -24,7 +24,7 @@ class ClockWatch:
     def __init__(self, wall: datetime, monotonic_s: float) -> None:
         self._began, self._began_s = wall, monotonic_s
 
-    def look(self, wall: datetime, monotonic_s: float) -> timedelta:
+    def was_set_by(self, wall: datetime, monotonic_s: float) -> timedelta:
         """By how much the wall clock was set since the last jump was returned, forward or (negative) back; zero, which
         is false, for less than ``JUMP``."""
         by = (wall - self._began) - timedelta(seconds=monotonic_s - self._began_s)

@@ -345,9 +345,9 @@ def _judge_readings(
     if not readings:
         return history, [], set()
     memory = {name: getattr(history, name) for name in MEMORY.values()}
-    look = judge_all(memory, readings, limits, lambda component: canonical(history, component), now)
-    changed: dict[str, Any] = dict(look.changed)
-    return (replace(history, **changed) if changed else history), look.findings, look.undecided
+    result = judge_all(memory, readings, limits, lambda component: canonical(history, component), now)
+    changed: dict[str, Any] = dict(result.changed)
+    return (replace(history, **changed) if changed else history), result.findings, result.undecided
 
 
 def _wait(

@@ -39,7 +39,7 @@ Key = tuple[str, str]
 
 _DAY_S = 86_400.0
 _MARKS_PER_WINDOW = 60
-_LOOKS_OF_A_STALL = 3
+_RUNS_OF_A_STALL = 3
 _CLOSED_DAYS = 13
 _BLIND_DAYS = 3  # after a longer time unwatched, the memory is dropped
 _EIGHTHS = 8
@@ -118,7 +118,7 @@ MEMORY: Mapping[type[AnyLimit], str] = {
 }
 
 
-class Look(Struct, frozen=True):
+class TrendResult(Struct, frozen=True):
     """The result of a check run's readings: changed memories, findings, and each (component, code) that is
     undecided."""
 
@@ -133,10 +133,10 @@ def judge_all(
     limits: Iterable[AnyLimit],
     name_of: Callable[[Component], Component],
     now: datetime,
-) -> Look:
+) -> TrendResult:
     """Judge each reading by each limit on it. A value that is no number is no evidence. ``memory``: by the names of
     MEMORY."""
-    look, moving = Look({}, [], set()), set[str]()
+    result, moving = TrendResult({}, [], set()), set[str]()
     by_name: dict[str, list[AnyLimit]] = {}
     for limit in limits:
         by_name.setdefault(limit.reading, []).append(limit)
@@ -161,10 +161,10 @@ def judge_all(
                 moving.add(reading.name)
     for each in _beside_their_siblings(told, moving):
         if each.finding:
-            look.findings.append(each.finding)
+            result.findings.append(each.finding)
         if not each.sure:
-            look.undecided.add((each.key[0], each.limit.code.code))
-    return replace(look, changed=changed)
+            result.undecided.add((each.key[0], each.limit.code.code))
+    return replace(result, changed=changed)
 
 
 class _LimitResult(Struct, frozen=True):
@@ -237,7 +237,7 @@ def _stall(window: Window | None, limit: Stall, component: Component, reading: R
     window = _watched(window, reading, now, limit.for_s)
     since = next(at for at, value in window.marks if value == reading.value)
     still_s = now.timestamp() - since
-    if still_s < limit.for_s or window.still < _LOOKS_OF_A_STALL:
+    if still_s < limit.for_s or window.still < _RUNS_OF_A_STALL:
         return JudgedReading(window, sure=window.marks[0][1] < reading.value)
     message = f"{reading.name} has stood still at {reading.value:g} for {still_s:.0f} s (limit {limit.for_s:g} s)"
     return JudgedReading(window, _found(limit, component, reading, message, still_s=still_s, limit=limit.for_s))

@@ -451,7 +451,7 @@ class NotifyDuty:
 
     def __call__(self) -> None:
         now = datetime.now(UTC)
-        if by := self._clock.look(now, time.monotonic()):
+        if by := self._clock.was_set_by(now, time.monotonic()):
             self._notifier.clock_was_set(by, now)
         if self._stopping():
             return

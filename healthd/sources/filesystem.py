@@ -42,7 +42,7 @@ LOCAL = "local"
 
 _STALL_KEPT_S = 172_800.0
 """How long a stall is remembered of a mount without requests: twice the longest interval of a check."""
-_LOOKS_PER_IDLE = 10
+_CHECKS_PER_IDLE = 10
 
 
 class FilesystemSource:
@@ -129,7 +129,7 @@ class FilesystemSource:
     def _forget(self, now: float) -> None:
         """Free the resources of workers that ended, and forget mounts whose last request is long past. A mount whose
         killed worker lives on is kept: no second one may be started beside it."""
-        if now - self._forgot_at < self._idle_s / _LOOKS_PER_IDLE:
+        if now - self._forgot_at < self._idle_s / _CHECKS_PER_IDLE:
             return
         self._forgot_at = now
         for key, probe in tuple(self._probes.items()):

@@ -63,7 +63,7 @@ class Controller:
 
     ``node`` gives what reads and records one node, ``booted`` when slurmctld last heard of its boot, ``provisioner``
     who acts on it, by its name and the instance id that was asked for. ``silent_s``: see ``[controller]``.
-    ``monotonic_s`` counts how long a node has been silent, ``clock`` stamps the trail. ``look_s``: how often, at most,
+    ``monotonic_s`` counts how long a node has been silent, ``clock`` stamps the trail. ``poll_s``: how often, at most,
     the platform is asked how far it is. ``platform_texts``: reasons that a provisioner leaves. ``boot_id``: a node's
     boot as the cluster names it; left out, ``booted`` tells it. ``sync_s``: how long a sync asks platforms; a silent
     one takes many seconds of each request, and those that are left come first in the next sync. ``stats``: where it is
@@ -83,14 +83,14 @@ class Controller:
         silent_s: float,
         monotonic_s: Callable[[], float],
         clock: Callable[[], datetime],
-        look_s: float = 30.0,
+        poll_s: float = 30.0,
         platform_texts: Collection[str] = (),
         boot_id: Callable[[str], str] | None = None,
         sync_s: float = 60.0,
         stats: RepairStats | None = None,
     ) -> None:
         self._sync_s = sync_s
-        self._looks, self._boot_id = RecentStatus(look_s, monotonic_s), boot_id
+        self._recent, self._boot_id = RecentStatus(poll_s, monotonic_s), boot_id
         self._fleet, self._node, self._booted, self._provisioner = fleet, node, booted, provisioner
         self._rules, self._silent_s = rules, silent_s
         self._timeouts, self._monotonic_s, self._clock = replace(timeouts, max_attempts=1), monotonic_s, clock
@@ -118,7 +118,7 @@ class Controller:
         The status of a node that could not be read or written names that, and holds up no other. Raises BackendError
         where the cluster as a whole does not answer, StoreError where nothing can be written down.
         """
-        if by := self._watch.look(now, self._monotonic_s()):
+        if by := self._watch.was_set_by(now, self._monotonic_s()):
             self._moved(by, now)
         snapshot, slots = self._fleet.fleet(), self._fleet.slots()
         self.snapshot, self.slots = snapshot, slots
@@ -131,7 +131,7 @@ class Controller:
         names, ids = {found.want.node for found in wants}, {found.want.id for found in wants}
         self._silent = {name: since_s for name, since_s in self._silent.items() if name in names}
         self._asked &= ids
-        self._looks.keep(ids)
+        self._recent.keep(ids)
         sent = {found.want.id for found in wants if self._may_be_sent(found.want.id)}
         self._undecided = {each: self._undecided.get(each, self._monotonic_s()) for each in sent}
         self.stats.keep(names)
@@ -227,13 +227,13 @@ class Controller:
         """It was asked for, or may have been: only its evidence counts now, which AWS is not asked for all the time."""
         if found.record.is_withdrawn:
             self._answer(found, remediation)
-        if (known := self._looks.lately(remediation.id)) is not None:
+        if (known := self._recent.lately(remediation.id)) is not None:
             return known
         act = self._act(found)
         result = act.go(remediation, now)
         if self._may_repeat(found, result):
             result = self._again(found, act, result, now)
-        return self._looks.note(remediation.id, self._came_of(found, result))
+        return self._recent.note(remediation.id, self._came_of(found, result))
 
     def _may_repeat(self, found: FoundRequest, result: StepResult) -> bool:
         """Whether nothing shows what became of it, its platform gave this controller no answer, and a second request is
@@ -260,11 +260,11 @@ class Controller:
     def _begin_unless_busy(self, found: FoundRequest, snapshot: FleetSnapshot, now: datetime) -> NodeStatus:
         """A platform that is at the machine, or has no time or no answer for us, is not asked again in every sync
         either."""
-        known = self._looks.lately(found.want.id)
+        known = self._recent.lately(found.want.id)
         if known is not None and known.refusal in _PACED:
             return known
         status = self._begin(found, snapshot, now)
-        return self._looks.note(found.want.id, status) if status.refusal in _PACED else status
+        return self._recent.note(found.want.id, status) if status.refusal in _PACED else status
 
     def _begin(self, found: FoundRequest, snapshot: FleetSnapshot, now: datetime) -> NodeStatus:
         """Judge everything again, and act."""

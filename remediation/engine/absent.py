@@ -201,7 +201,7 @@ class AbsentWatch:
         self._absent, self._orchestrator, self._node = absent, orchestrator, node
         self.paged: tuple[AbsentNode, ...] = ()
 
-    def look(self, fleet: FleetSnapshot, now: datetime) -> tuple[str, ...]:
+    def reconcile(self, fleet: FleetSnapshot, now: datetime) -> tuple[str, ...]:
         """Release what the fleet shows. Returns the sentences for the trail. Raises BackendUnknown."""
         before, speaks = self.paged, self._node in fleet.speakers
         slots = self._orchestrator.slots() if fleet.asleep or fleet.down or speaks else ()

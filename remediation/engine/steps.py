@@ -201,7 +201,7 @@ class Steps:
         A step forward must not use up the timeout of a repair, nor one back keep a node out for as much longer.
         """
         remediation, now = self._journal.read(), self._clock()
-        if by := self._clock_watch.look(now, self._monotonic_s()):
+        if by := self._clock_watch.was_set_by(now, self._monotonic_s()):
             self._unmoved += by
             self._began = self._began and moved(self._began, by, now)
             self._moved = self._moved and moved(self._moved, by, now)

@@ -102,7 +102,7 @@ def open_provisioner(
     if found.platform is Platform.HYPERPOD and asking is not None:
         found = replace(found, fixed=_NOT_BY_ITSELF)
     own = open_for(section, subject, found, scontrol, made_by_us=made_by_us, run=run)
-    return Paced(own, every_s=section.aws.look_s)
+    return Paced(own, every_s=section.aws.poll_s)
 
 
 def channel_of(section: ProvisionerSection) -> RepairChannel | None:

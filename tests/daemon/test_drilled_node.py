@@ -542,7 +542,7 @@ def test_a_look_under_way_is_joined(agent: Agent) -> None:
     report = drills.run(DrillRequest(kind=KINDS["nvml-hang"], who="uid 0", timeout_s=5.5), lambda _: None)
     thread.join()
     assert (report.ended, report.missing) == (Ended.INCOMPLETE, DrillStage.FINDING)
-    assert [words for _, words in report.looks] == [report.why.removeprefix("its last run: ")]
+    assert [words for _, words in report.check_runs] == [report.why.removeprefix("its last run: ")]
     assert "no answer to 'ask' within 5 s" in report.why
 
 

@@ -134,7 +134,7 @@ class ManyAsk(AskedWorld):
             self.cluster.claim("cluster", number, name)
             record = HandoffRecord(remediation_id=name, machine=f"i-{name}", remedy=Remedy.REPLACE_NODE, asks=True)
             self.cluster.nodes[name].record = replace(record, attempt=1, asked=self.clock.now()).text
-        self.look_s = 30.0
+        self.poll_s = 30.0
         self.start()
 
     def acts_on(self, node: str, instance: str) -> Provisioner:

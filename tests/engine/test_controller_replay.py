@@ -338,7 +338,7 @@ def test_whoever_leads_next_sees_a_machine_that_was_moved_already(tmp_path: Path
 def test_a_platform_without_time_is_not_asked_in_every_round(tmp_path: Path) -> None:
     """Neither it nor the disk nor the record hears of it again before the next look is due."""
     world = AskedWorld(tmp_path / "w")
-    world.look_s = 10 * STEP_S
+    world.poll_s = 10 * STEP_S
     world.restart()
     asked: list[float] = []
 

@@ -20,7 +20,7 @@ import pytest
 from healthd.core.model import Refusal
 from healthd.remediation.orchestrators.kubernetes.api import Conflict, KubeApi, Missing, ResourceKind
 from healthd.remediation.orchestrators.kubernetes.budget import LEASE, counts, key_of
-from healthd.remediation.orchestrators.kubernetes.from_config import look_at_fence
+from healthd.remediation.orchestrators.kubernetes.from_config import poll_fence
 from healthd.remediation.orchestrators.kubernetes.node import CLAIMED, HOLD, UNHEALTHY, node_of
 from healthd.remediation.orchestrators.kubernetes.orchestrator import KubernetesOrchestrator
 from tests.live.kubernetes.kubelet_socket import KubeletSocket
@@ -128,7 +128,7 @@ def run(world: World, steps: int) -> None:
     assert isinstance(world.orchestrator, KubernetesOrchestrator)
     for number in range(steps):
         if number % PER_LOOK == 0:
-            look_at_fence(world.orchestrator, world.engine.fenced)
+            poll_fence(world.orchestrator, world.engine.fenced)
         world.step()
 
 

@@ -37,6 +37,6 @@ def test_it_pages_exactly_after_a_silence_that_was_seen_for_its_timeout(
             silences = Silences(timeout_s=TIMEOUT_S, gap_s=GAP_S, paging=silent_in(silent_text(paged)))
             counted_s, before = 0.0, before if paged else None
         seen_s = seen_s + counted_s if quiet is not None and quiet == before else 0.0
-        paged = silences.look({"n1": quiet} if quiet is not None else {}, now_s)
+        paged = silences.silent({"n1": quiet} if quiet is not None else {}, now_s)
         before = quiet
         assert paged == ({"n1": quiet} if quiet is not None and seen_s >= TIMEOUT_S else {})

@@ -261,7 +261,7 @@ class Daemon:
         before, now = self.absent.paged, self._wall.now()
         try:
             fleet = self.engine.learn()
-            for message in self.absent.look(fleet, now) if fleet is not None else ():
+            for message in self.absent.reconcile(fleet, now) if fleet is not None else ():
                 self.monitor.record(Event(at=now, kind="decision", text=message))
         except (BackendError, StoreError):
             return  # it is read again
@@ -272,7 +272,7 @@ class Daemon:
         return bool(self.monitor.history.faults) or '"told":true' in self.disk.store.fact(NEWS)
 
     def _look_at_clock(self, now: datetime) -> None:
-        if by := self._clock_watch.look(now, self._ground.timeline()):
+        if by := self._clock_watch.was_set_by(now, self._ground.timeline()):
             self.monitor.clock_was_set(by, now, was_set(by))
             self.notifier.clock_was_set(by, now)
 

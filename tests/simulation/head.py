@@ -77,7 +77,7 @@ class Head:
             silent_s=section.silent_s,
             monotonic_s=ground.timeline,
             clock=self.wall.now,
-            look_s=3 * section.interval_s,
+            poll_s=3 * section.interval_s,
             platform_texts=OUR_TEXTS,
             stats=self.course.repair_stats,
         )

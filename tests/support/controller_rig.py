@@ -41,7 +41,7 @@ class AskedWorld:
         self.rules = Rules(mode=Mode.REPAIR, replacements_per_hour=4)
         self.provisioner = FakeProvisioner(lambda: None, self._replaces)
         self.provisioner.instance = "i-1"
-        self.comes_at_s, self.boots_at_s, self.look_s = 0.0, 0.0, 0.0
+        self.comes_at_s, self.boots_at_s, self.poll_s = 0.0, 0.0, 0.0
         self.booted: datetime | None = datetime(2025, 12, 29, tzinfo=UTC)
         self.boot = ""  # as Kubernetes names it; Slurm knows only when that was
         self.standings: tuple[NodeStatus, ...] = ()
@@ -85,7 +85,7 @@ class AskedWorld:
             silent_s=SILENT_S,
             monotonic_s=self.clock,
             clock=self.clock.now,
-            look_s=self.look_s,
+            poll_s=self.poll_s,
             platform_texts=frozenset({"Action:Reboot"}),
             boot_id=lambda _: self.boot,
         )

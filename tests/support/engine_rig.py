@@ -187,7 +187,7 @@ class World:
             self.power_cycle()
         if self.replaced_at_s and self.clock() >= self.replaced_at_s:
             self.another_machine()
-        if by := self._clock_watch.look(self.clock.now(), self.clock()):
+        if by := self._clock_watch.was_set_by(self.clock.now(), self.clock()):
             self.monitor.clock_was_set(by, self.clock.now(), was_set(by))
         self._look()
         self.clock.advance(STEP_S - 1.0)

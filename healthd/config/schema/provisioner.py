@@ -13,7 +13,7 @@ from healthd.config.value_types import MaybeUrl
 from healthd.core.setting_types import AbsolutePath
 
 CallSeconds = Annotated[float, Meta(ge=5, le=300, description="seconds, from 5 to 300")]
-LookSeconds = Annotated[float, Meta(ge=0.1, le=300, description="seconds, from 0.1 to 300")]
+PollSeconds = Annotated[float, Meta(ge=0.1, le=300, description="seconds, from 0.1 to 300")]
 Region = Annotated[str, Meta(pattern=r"^([a-z]{2}[a-z0-9-]*-[0-9])?\Z", description='such as us-west-2, or ""')]
 Cluster = Annotated[
     str, Meta(pattern=r"^(arn:[a-z0-9-]+:sagemaker:\S+|[A-Za-z0-9-]*)\Z", description='a cluster\'s name or ARN, or ""')
@@ -42,7 +42,7 @@ class AwsSection(Struct, frozen=True, kw_only=True):
     """Deadline of one call, in seconds, with its retries. A call that is not answered by then may have been applied:
     healthd never repeats it, and polls for its effect."""
 
-    look_s: LookSeconds = 30.0
+    poll_s: PollSeconds = 30.0
     """How often a node that waits for its platform polls AWS, in seconds. The calls of all nodes count against one
     limit of the account."""
 

@@ -21,10 +21,10 @@ __all__ = [
     "KubeGpuClients",
     "KubePlatformRequests",
     "KubernetesOrchestrator",
-    "look_at_fence",
     "open_api",
     "open_orchestrator",
     "open_reporter",
+    "poll_fence",
     "read_notices",
 ]
 
@@ -96,13 +96,13 @@ def open_reporter(
         node=node,
         known=known,
         verified=orchestrator.verified,
-        fenced=lambda: look_at_fence(orchestrator, fenced),
+        fenced=lambda: poll_fence(orchestrator, fenced),
         kubelet=lambda: started(config.orchestrator.kubernetes.pod_resources),
         start_s=config.orchestrator.kubernetes.start_s,
     )
 
 
-def look_at_fence(orchestrator: KubernetesOrchestrator, fenced: Callable[[str], None]) -> tuple[bool, str]:
+def poll_fence(orchestrator: KubernetesOrchestrator, fenced: Callable[[str], None]) -> tuple[bool, str]:
     """Whether the node is still fenced, and what was done about it. ``fenced`` gets what fences it, see above."""
     fence = orchestrator.heal_fence()
     fenced(CLAIMED_FENCE if fence is Fence.CLAIMED else "")

@@ -94,7 +94,7 @@ class KubeReporter:
         self._uid = ""
         self._is_unverified = self._is_fenced = False
         self._fence_s = 0.0
-        self._look_s, self._pause_s = monotonic_s() + start_s * chance(), 0.0
+        self._next_poll_s, self._pause_s = monotonic_s() + start_s * chance(), 0.0
 
     def close(self) -> None:
         """Give the connection back."""
@@ -114,7 +114,7 @@ class KubeReporter:
             self._show(known),
             self._tell(news),
             self._verify(states),
-            self._look_at_fence(),
+            self._poll_fence(),
         ]
         return "; ".join(each for each in messages if each)
 
@@ -129,13 +129,13 @@ class KubeReporter:
     def _begun(self) -> bool:
         """Read this node once: its UID, and what a daemon before this one wrote."""
         now_s = self._monotonic_s()
-        if now_s < self._look_s:
+        if now_s < self._next_poll_s:
             return False
         try:
             node = node_of(self._api.get(ResourceKind.NODE, self._name))
         except BackendError:
             self._pause_s = min(conditions.LONGEST_RETRY_S, max(conditions.RETRY_S, 2 * self._pause_s))
-            self._look_s = now_s + self._pause_s * (0.5 + self._chance())
+            self._next_poll_s = now_s + self._pause_s * (0.5 + self._chance())
             return False
         self._begin(node, now_s)
         return True
@@ -251,17 +251,17 @@ class KubeReporter:
         if not self._is_unverified or any(state.status != "True" for state in states.values()):
             return ""
         now_s = self._monotonic_s()
-        if now_s < self._look_s:
+        if now_s < self._next_poll_s:
             return ""
         try:
             was_there = self._verified()
         except BackendError as error:
-            self._look_s = now_s + conditions.RETRY_S
+            self._next_poll_s = now_s + conditions.RETRY_S
             return f"start-up taint not removed, retry in {conditions.RETRY_S:.0f} s: {error}"
         self._is_unverified = False
         return "verified: start-up taint removed" if was_there else ""
 
-    def _look_at_fence(self) -> str:
+    def _poll_fence(self) -> str:
         """A fence without a claim would keep a healthy node out for ever: only its agent removes it."""
         now_s = self._monotonic_s()
         if not self._is_fenced or now_s < self._fence_s:

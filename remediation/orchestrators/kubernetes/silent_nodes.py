@@ -109,13 +109,13 @@ class Silences:
     def __init__(self, *, timeout_s: float, gap_s: float, paging: Mapping[str, SilenceKind]) -> None:
         self._timeout_s, self._gap_s = timeout_s, gap_s
         self._known = {name: (quiet, timeout_s) for name, quiet in paging.items()}
-        self._looked_s: float | None = None
+        self._polled_s: float | None = None
 
-    def look(self, quiet: Mapping[str, SilenceKind], now_s: float) -> dict[str, SilenceKind]:
+    def silent(self, quiet: Mapping[str, SilenceKind], now_s: float) -> dict[str, SilenceKind]:
         """The nodes that page now. ``now_s``: monotonic."""
-        step_s = 0.0 if self._looked_s is None else now_s - self._looked_s
+        step_s = 0.0 if self._polled_s is None else now_s - self._polled_s
         counted_s = min(step_s, self._gap_s)
-        self._looked_s = now_s
+        self._polled_s = now_s
         self._known = {name: (each, self._so_far_s(name, each, counted_s)) for name, each in quiet.items()}
         return {name: each for name, (each, for_s) in self._known.items() if for_s >= self._timeout_s}
 

@@ -77,7 +77,7 @@ SETTINGS: Mapping[str, object] = {
     "orchestrator.slurm.timeout_s": 5,
     "orchestrator.slurm.unanswered_s": 10,
     "provisioner.aws.timeout_s": 10,
-    "provisioner.aws.look_s": 1,
+    "provisioner.aws.poll_s": 1,
 }
 """Of every node, unless a test says otherwise: short waits, and no bound of the fleet's, which others are tests of."""
 

@@ -19,22 +19,22 @@ HOUR = timedelta(hours=1)
 def test_both_clocks_going_on_are_no_jump() -> None:
     """However long nobody looked, and whatever lies between two readings on a busy machine."""
     watch = ClockWatch(at(0), 100.0)
-    assert not watch.look(at(86_400), 86_500.0)
-    assert not watch.look(at(86_404), 86_500.0)
+    assert not watch.was_set_by(at(86_400), 86_500.0)
+    assert not watch.was_set_by(at(86_404), 86_500.0)
 
 
 def test_a_jump_is_told_once() -> None:
     """Forward and back, by how much."""
     watch = ClockWatch(at(0), 0.0)
-    assert watch.look(at(3610), 10.0) == HOUR
-    assert not watch.look(at(3620), 20.0)
-    assert watch.look(at(30), 30.0) == -HOUR
+    assert watch.was_set_by(at(3610), 10.0) == HOUR
+    assert not watch.was_set_by(at(3620), 20.0)
+    assert watch.was_set_by(at(30), 30.0) == -HOUR
 
 
 def test_small_steps_in_one_direction_add_up() -> None:
     """ntpd steps by less than we notice: what is remembered is never off by more than that."""
     watch = ClockWatch(at(0), 0.0)
-    told = [watch.look(at(10 * turn + 2 * turn), 10.0 * turn) for turn in range(1, 7)]
+    told = [watch.was_set_by(at(10 * turn + 2 * turn), 10.0 * turn) for turn in range(1, 7)]
     assert [each.total_seconds() for each in told] == [0, 0, 6, 0, 0, 6]
     assert timedelta(seconds=6) > JUMP
 

@@ -106,29 +106,29 @@ def test_the_latest_of_our_heartbeats_counts_and_no_others() -> None:
 def test_it_pages_after_the_timeout_and_until_a_sign_of_life() -> None:
     """Another heartbeat ends it, and so does the end of the Node."""
     silences = Silences(timeout_s=600.0, gap_s=60.0, paging={})
-    assert silences.look({"n1": SILENT}, 1000.0) == {}
+    assert silences.silent({"n1": SILENT}, 1000.0) == {}
     for now_s in range(1060, 1600, 60):
-        assert silences.look({"n1": SILENT}, float(now_s)) == {}
-    assert silences.look({"n1": SILENT}, 1600.0) == {"n1": SILENT}
-    assert silences.look({"n1": SILENT}, 1610.0) == {"n1": SILENT}
+        assert silences.silent({"n1": SILENT}, float(now_s)) == {}
+    assert silences.silent({"n1": SILENT}, 1600.0) == {"n1": SILENT}
+    assert silences.silent({"n1": SILENT}, 1610.0) == {"n1": SILENT}
     alive = replace(SILENT, beat="2026-11-23T05:30:00Z")
-    assert silences.look({"n1": alive}, 1620.0) == {}
-    assert silences.look({}, 1630.0) == {}
+    assert silences.silent({"n1": alive}, 1620.0) == {}
+    assert silences.silent({}, 1630.0) == {}
 
 
 def test_what_was_not_seen_does_not_count() -> None:
     """While the API server answered nobody, no agent could write."""
     silences = Silences(timeout_s=600.0, gap_s=60.0, paging={})
-    silences.look({"n1": SILENT}, 0.0)
-    assert silences.look({"n1": SILENT}, 7200.0) == {}
-    assert silences.look({"n1": SILENT}, 7260.0) == {}
+    silences.silent({"n1": SILENT}, 0.0)
+    assert silences.silent({"n1": SILENT}, 7200.0) == {}
+    assert silences.silent({"n1": SILENT}, 7260.0) == {}
 
 
 def test_the_next_leader_goes_on_with_what_paged() -> None:
     """It neither says that it is over nor begins anew; what makes no sense is no page."""
     kept = silent_text({"n1": SILENT, "": SilenceKind(trouble=ClusterTrouble.NO_POLICIES)})
     silences = Silences(timeout_s=600.0, gap_s=60.0, paging=silent_in(kept))
-    assert silences.look({"n1": SILENT, "n2": DOWN}, 5.0) == {"n1": SILENT}
+    assert silences.silent({"n1": SILENT, "n2": DOWN}, 5.0) == {"n1": SILENT}
     assert silent_in("") == silent_in("garbage") == silent_in('{"n1": 1}') == {}
     assert silent_text({}) == ""
     assert len(silent_in(silent_text({f"n{number}": SILENT for number in range(2 * KEPT_NODES)}))) == KEPT_NODES
