@@ -350,7 +350,7 @@ class OneFault:
         """Every check has."""
         return ""
 
-    def not_seen_again(self, code: str, component: Component) -> str:
+    def not_seen_again(self, code: str, component: Component, since: datetime | None = None) -> str:
         """It is seen at every moment."""
         return ""
 

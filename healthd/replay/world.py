@@ -91,7 +91,7 @@ class PastMonitor(Monitor):
         """Always "": every check counts as run. A repair is assumed to have worked until the log shows otherwise."""
         return ""
 
-    def not_seen_again(self, code: str, component: Component) -> str:
+    def not_seen_again(self, code: str, component: Component, since: datetime | None = None) -> str:
         """Always "": no check runs again, and a fault stays open until the log ends it."""
         return ""
 

@@ -95,6 +95,7 @@ class Monitor:
         self._checks, self._store, self._changed, self._policy = checks, store, changed, policy
         self._lock = threading.RLock()
         self._history = self._saved = store.history() if store else History()
+        self._unseen = frozenset(self._history.faults)  # read from the disk, and found by no check run since
         self._cursor = store.cursor() if store else None
         self._cursor_at = store.cursor_at() if store else None
         self._journal_cursor = store.journal_cursor() if store else ""
@@ -150,7 +151,9 @@ class Monitor:
             for each in outcomes:
                 outcome = self._seen_once(each)
                 limits = self._checks[outcome.check].limits if outcome.check in self._checks else ()
+                before = history.faults
                 history, changed = observe(history, outcome, limits, outcome.at)
+                self._unseen = frozenset(key for key in self._unseen if _is_as_before(history.faults, before, key))
                 changes += changed
                 if not past:
                     events += self._remember(
@@ -368,14 +371,17 @@ class Monitor:
                     return f"{name} is unknown: {outcome.result.reason}"
         return ""
 
-    def not_seen_again(self, code: str, component: Component) -> str:
-        """Why a stored fault may be over, or "": its check has not run since this daemon started. A fault from the log,
-        and one that is not open, needs no second check run."""
+    def not_seen_again(self, code: str, component: Component, since: datetime | None = None) -> str:
+        """Why an open fault may be over, or "": no check run has found it since then, None: since this daemon started.
+        An unknown finds nothing, and ends nothing. A fault from the log needs no second check run."""
         with self._lock:
             fault = self._history.faults.get((str(component), code))
-            if fault is None or fault.clears_by is not None or fault.check in self._outcomes:
+            if fault is None or fault.clears_by is not None:
                 return ""
-            return f"{fault.check} has not run since healthd started"
+            may_be_over = f"{code} on {component} may be over: {fault.check} has not found it since"
+            if fault.key in self._unseen:
+                return f"{may_be_over} healthd started"
+            return f"{may_be_over} {since:%H:%M:%S}" if since is not None and fault.last < since else ""
 
     def _judgement(self) -> _Judgement:
         """The judgement of the open faults, computed once for each change of them."""
@@ -514,6 +520,11 @@ def _change_event(change: Change, now: datetime) -> Event:
 def _expiry_event(fault: Fault, now: datetime) -> Event:
     until = f"{fault.acknowledged_until:%Y-%m-%d %H:%M:%S} UTC"
     return Event(at=now, kind="fault", text=f"no longer acknowledged: {fault.code} on {fault.component}, until {until}")
+
+
+def _is_as_before(faults: Mapping[FaultKey, Fault], before: Mapping[FaultKey, Fault], key: FaultKey) -> bool:
+    """Whether this fault is still open, and was not found again."""
+    return key in faults and key in before and faults[key].last == before[key].last
 
 
 def _has_open(history: History, check: str) -> bool:

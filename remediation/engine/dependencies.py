@@ -105,8 +105,9 @@ class Judgement(Protocol):
     def not_checked(self, since: datetime | None) -> str:
         """The check that cannot tell, or has not looked since then, or ""."""
 
-    def not_seen_again(self, code: str, component: Component) -> str:
-        """Why an open fault, which this daemon has only read from its disk, may be over, or ""."""
+    def not_seen_again(self, code: str, component: Component, since: datetime | None = None) -> str:
+        """Why an open fault may be over, or "": no check run has found it since then, None: since this daemon
+        started."""
 
     def record(self, event: Event) -> None:
         """Add to the audit trail."""

@@ -432,12 +432,17 @@ class Steps:
 
         Only the fault of the remediation says that its repair did not help: what else is open is decided by its own
         rule. A fact that cannot be read (a tool is missing, a library does not answer) no further repair would show
-        either: an operator has to know, and it is waited for.
+        either: an operator has to know, and it is waited for. So it is where nothing has found the fault again since.
         """
         since = max(remediation.since, self._began or now)
         repairs = bool(REPAIRS.intersection(remediation.steps)) and not remediation.release_command
         late = repairs and now - since > timedelta(seconds=self._timeouts.verify_timeout_s)
-        failed = not_helped(remediation, self._gates.open_now()) if repairs else ""
+        open_ = self._gates.open_now() if repairs else ()
+        unseen = [
+            self._judgement.not_seen_again(each.root.code, each.diagnosis.component, remediation.since)
+            for each in open_
+        ]
+        failed = not_helped(remediation, [each for each, why in zip(open_, unseen, strict=True) if not why])
         if failed and not remediation.attempts:
             return StepResult(
                 remediation=before_the_act(remediation, now),
@@ -445,9 +450,8 @@ class Steps:
             )
         if failed and late:
             return self._repairs.again_or_fail(remediation, now, f"not healthy after the repair: {failed}")
-        return StepResult(
-            remediation=remediation, message=f"out until it is healthy: {trouble}", page=late, refusal=Refusal.NOT_WELL
-        )
+        message = f"out until it is healthy: {'; '.join(filter(None, dict.fromkeys((trouble, *unseen))))}"
+        return StepResult(remediation=remediation, message=message, page=late, refusal=Refusal.NOT_WELL)
 
     def _release(self, remediation: Remediation, now: datetime) -> StepResult:
         view = self._orchestrator.view()

@@ -65,7 +65,48 @@ def test_a_level_that_only_the_disk_remembers_drives_no_act(tmp_path: Path) -> N
     world.at(3, world.start_job).at(10, lambda: world.levels.add(worn)).at(200, swapped)
     assert world.run_to_end().ending().in_service
     assert world.provisioner.replacements == 0
-    assert any("has not run since healthd started" in message for message in world.message)
+    assert any("gpu.level has not found it since healthd started" in message for message in world.message)
+
+
+def test_a_check_that_cannot_tell_after_a_start_drives_no_act(tmp_path: Path) -> None:
+    """The same, and the check is unknown at first, as while the driver loads. An unknown has found nothing again."""
+    worn = replace(WORN_OUT, clears_by=None)
+    world = World(tmp_path, mode=Mode.REPAIR, can_replace=True)
+
+    def swapped() -> None:
+        world.end_jobs()
+        world.levels.clear()
+        world.blind = "NVML: not initialised"
+        world.restart_daemon()
+
+    world.at(3, world.start_job).at(10, lambda: world.levels.add(worn)).at(200, swapped)
+    world.run(200)
+    assert "gpu.remap.failure on gpu:GPU-5e1f may be over: gpu.level has not found it" in world.message[-1]
+    world.blind = ""
+    assert world.run_to_end().ending().in_service
+    assert world.provisioner.replacements == 0
+
+
+@pytest.mark.parametrize("remedy", [Remedy.RESET_GPU, Remedy.REBOOT_NODE])
+def test_a_check_that_cannot_tell_after_a_repair_calls_it_no_failed_one(tmp_path: Path, remedy: Remedy) -> None:
+    """The level was there before the repair, and its check is unknown from then on: no second repair, no machine is
+    given away, and an operator is paged. Once the check can tell, the node proves itself."""
+    missing = Trouble(code="gpu.missing", remedy=remedy, clears_by=None)
+    world = World(tmp_path, mode=Mode.REPAIR, can_reset=True, can_replace=True)
+
+    def goes_blind(step: Step) -> None:
+        if step in (Step.RESET, Step.REBOOT):
+            world.blind = "NVML: not initialised"
+
+    world.acting = goes_blind
+    world.at(10, lambda: world.levels.add(missing)).run(400)
+    assert world.resetter.requests + world.provisioner.requests == 1
+    assert world.provisioner.replacements == 0
+    assert "gpu.missing on gpu:GPU-5e1f may be over: gpu.level has not found it since" in world.message[-1]
+    assert world.engine.decision.action is Action.PAGE
+    world.blind = ""
+    assert world.run_to_end().ending() == WELL
+    assert world.resetter.requests + world.provisioner.requests == 1
 
 
 def test_what_cannot_be_told_makes_no_repair_a_failed_one(tmp_path: Path) -> None:
