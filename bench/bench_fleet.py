@@ -331,7 +331,7 @@ class OneFault:
         """Nobody has seen it."""
         return False
 
-    def acknowledge(self, now: datetime, why: str) -> None:
+    def acknowledge(self, *, by: datetime, now: datetime, why: str) -> None:
         """Nobody does."""
 
     def acknowledge_shown(

@@ -261,11 +261,11 @@ class Monitor:
         """Whether the operator has acknowledged every fault of this diagnosis's component."""
         return diagnosis.component in self._judgement().acknowledged
 
-    def acknowledge(self, now: datetime, why: str) -> None:
-        """Acknowledge every open fault until it ends: a command is about the whole node."""
+    def acknowledge(self, *, by: datetime, now: datetime, why: str) -> None:
+        """Acknowledge every fault that was open ``by`` then until it ends: a command is about the whole node."""
         with self._lock:
-            faults = self._history.faults.items()
-            keys = [key for key, fault in faults if not fault.acknowledged or fault.acknowledged_until is not None]
+            known = [fault for fault in self._history.faults.values() if fault.first <= by]
+            keys = [each.key for each in known if not each.acknowledged or each.acknowledged_until is not None]
             events = [
                 Event(at=now, kind="fault", text=f"acknowledged {code} on {where}: {why}") for where, code in keys
             ]

@@ -148,13 +148,16 @@ def stays(remediation: Remediation) -> bool:
     return remediation.code == QUARANTINE_CODE and remediation.step is Step.STAY and not remediation.release_command
 
 
-def release_by_command(remediation: Remediation, command: Command, trouble: str) -> Remediation | Refused:
+def release_by_command(
+    remediation: Remediation, command: Command, trouble: str, now: datetime
+) -> Remediation | Refused:
     """The remediation with the command to release the node, or why not. ``trouble``: what is wrong with the node now,
     or ""."""
     if trouble and not command.forced:
         help_ = "to release it all the same, and acknowledge what is open: `healthd release --force --reason TEXT`"
         return Refused(kind=Refusal.NOT_WELL, reason=f"{trouble}; {help_}")
-    remediation = replace(remediation, release_command=command.reason, forced=remediation.forced or command.forced)
+    forced_at = now if command.forced else remediation.forced_at
+    remediation = replace(remediation, release_command=command.reason, forced_at=forced_at)
     if remediation.end is not End.FAILED:
         return remediation
     return replace(remediation, end=None, phase=Phase.PLANNED)  # what it had asked of the machine was given up as well

@@ -107,8 +107,8 @@ class Remediation(Struct, frozen=True, kw_only=True):
     wait inside it, began. ``unproven``: of a drain that was found, what cannot be shown: that the fault it names is
     over, in the boot ``boot_id``. ``returns``: how often the node was released after the same finding, in the day
     before. ``command``: why, and in brackets by whom, the command was given; "" where the policy opened it.
-    ``release_command``: the same of a command to release the node; ``forced``: whatever is open on it. ``asks``: why it
-    was opened to wait for an operator, whom it pages for as long as it is open; None where it repairs, or waits for the
+    ``release_command``: the same of a command to release the node; ``forced_at``: when that was given, whatever
+    was open then; None where the node has to be healthy. ``asks``: why it was opened to wait for an operator, whom it pages for as long as it is open; None where it repairs, or waits for the
     fault to end. ``adopted``: the cluster's controller made the drain by itself before ours; only a repair undoes it.
     ``approval``: the last that was asked for, or given. ``evidence``: the address of its bundle outside this machine,
     "" for none. ``job``: the restart of the job that its fault ended; None where none was looked for. ``denied``: its
@@ -149,7 +149,7 @@ class Remediation(Struct, frozen=True, kw_only=True):
     returns: int = 0
     command: str = ""
     release_command: str = ""
-    forced: bool = False
+    forced_at: datetime | None = None
     asks: Refused | None = None
     adopted: bool = False
     approval: Approval | None = None
@@ -161,6 +161,11 @@ class Remediation(Struct, frozen=True, kw_only=True):
     def by_command(self) -> bool:
         """Whether what is left of it is an operator's command, for which no mode is too low."""
         return bool(self.command or self.release_command)
+
+    @property
+    def forced(self) -> bool:
+        """Whether it is released whatever is open on the node."""
+        return self.forced_at is not None
 
     @property
     def step(self) -> Step:
@@ -197,6 +202,7 @@ def shifted(remediation: Remediation, by: timedelta, now: datetime) -> Remediati
         approval=remediation.approval
         and replace(remediation.approval, asked=moved(remediation.approval.asked, by, now)),
         job=remediation.job and remediation.job.shifted(by, now),
+        forced_at=remediation.forced_at and moved(remediation.forced_at, by, now),
     )
 
 

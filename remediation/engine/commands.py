@@ -139,9 +139,8 @@ class CommandChecks:
         if (foreign := self._foreign(remediation, view)) is not None:
             return foreign
         never_out = remediation.code == QUARANTINE_CODE and remediation.step in (Step.SLOT, Step.DRAIN)
-        return release_by_command(
-            remediation, command, "" if command.forced or never_out else self._judgement.trouble(None)
-        )
+        trouble = "" if command.forced or never_out else self._judgement.trouble(None)
+        return release_by_command(remediation, command, trouble, now)
 
     def _approve(
         self, command: Command, remediation: Remediation | None, view: NodeView, now: datetime
@@ -236,11 +235,10 @@ class CommandChecks:
         new_id = remediation_id if self._dependencies.remediations.knows(named) else ""
         mode, boot_id = self._rules().mode, self._judgement.boot_id
         remediation = orphaned(view, new_id, mode=mode, boot_id=boot_id, now=now)
-        return (
-            None
-            if remediation is None
-            else release_by_command(remediation, command, "" if command.forced else self._judgement.trouble(None))
-        )
+        if remediation is None:
+            return None
+        trouble = "" if command.forced else self._judgement.trouble(None)
+        return release_by_command(remediation, command, trouble, now)
 
     def _nothing_of_ours(self, view: NodeView) -> Refused | str:
         if view.in_service:

@@ -87,8 +87,8 @@ class Judgement(Protocol):
     def is_acknowledged(self, diagnosis: Diagnosis) -> bool:
         """Whether an operator has seen it and put the node back."""
 
-    def acknowledge(self, now: datetime, why: str) -> None:
-        """Mark every open fault as seen."""
+    def acknowledge(self, *, by: datetime, now: datetime, why: str) -> None:
+        """Mark every fault that was open ``by`` then as seen."""
 
     def acknowledge_shown(
         self, code: str, component: str, *, by: datetime, until: datetime, now: datetime, why: str

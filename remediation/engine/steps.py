@@ -101,8 +101,9 @@ class Steps:
             StepResult(remediation=heading_back(remediation, now), message=remediation.note)
         ).remediation
         remediation, of_job = self._jobs.go_on(remediation, now)
-        if remediation.forced and not remediation.has_ended:
-            self._judgement.acknowledge(now, f"released by force, {remediation.release_command}")
+        if (forced_at := remediation.forced_at) is not None and not remediation.has_ended:
+            reason = f"released by force, {remediation.release_command}"
+            self._judgement.acknowledge(by=forced_at, now=now, why=reason)
         if remediation.has_ended:
             result = self._slot_gate.given_back(remediation)
         elif (why := self._gates.at_rest(remediation)) is not None:

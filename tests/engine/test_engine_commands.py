@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from healthd.core.model import Action, Mode, Refusal, Remedy, Step
+from healthd.core.model import Action, Component, Mode, Refusal, Remedy, Step
 from healthd.remediation.decide.commands import Command, Verb
 from healthd.remediation.decide.policy import Rules
 from healthd.remediation.decide.remediation import End
@@ -289,6 +289,24 @@ def test_forced_it_is_let_in_and_not_taken_out_again_for_that(tmp_path: Path) ->
     world.log_line(XID_95)
     world.run(5)
     assert world.hold_text.startswith("healthd: gpu.xid.95")
+
+
+def test_a_fault_that_comes_while_a_forced_release_waits_is_none_that_its_operator_knew(tmp_path: Path) -> None:
+    """The node is DOWN, so the release waits. A GPU that falls off the bus meanwhile takes the node out again."""
+    world = World(tmp_path, mode=Mode.QUARANTINE)
+    world.at(10, lambda: world.log_line(XID_95)).run(20)
+    world.cluster.nodes[NODE].flags.add("DOWN")
+    assert world.execute(FORCE).message.startswith("remediation c1: release waits: the node is DOWN")
+    world.run(20)
+    world.log_line(replace(XID_79, component=Component(kind="gpu", id="GPU-2")))
+    world.run(10)
+    world.restart_daemon()
+    world.cluster.nodes[NODE].flags.discard("DOWN")
+    world.run(30)
+    assert world.hold_text.startswith("healthd: gpu.xid.79 gpu:GPU-2")
+    assert [text.partition(":")[0] for text in world.audit("fault") if text.startswith("acknowledged")] == [
+        "acknowledged gpu.xid.95 on gpu"
+    ]
 
 
 def test_a_case_of_the_policys_is_released_from_wherever_it_stands(tmp_path: Path) -> None:

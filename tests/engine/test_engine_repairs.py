@@ -415,7 +415,7 @@ def test_a_repaired_node_that_a_person_wants_in_service_is_not_held_up(tmp_path:
     world.reboot_heals = False
     world.levels = {replace(XID_79, code="gpu.count", clears_by=None)}
     repaired_and_forgotten(world)
-    world.monitor.acknowledge(world.clock.now(), "a person has seen it")
+    world.monitor.acknowledge(by=world.clock.now(), now=world.clock.now(), why="a person has seen it")
     world.run_to_end()
     assert (world.ending().in_service, world.ending().ends) == (True, ("released",))
 

@@ -205,7 +205,7 @@ class _Forever(_Judged):
     def acknowledge_shown(
         self, code: str, component: str, *, by: datetime, until: datetime, now: datetime, why: str
     ) -> None:
-        self._inner.acknowledge(now, why)
+        self._inner.acknowledge(by=now, now=now, why=why)
 
 
 class ResumeHoldsForever(Change):

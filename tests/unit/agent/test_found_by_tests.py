@@ -63,7 +63,7 @@ def test_what_was_found_stays_found_while_they_cannot_run(agent: Agent) -> None:
     """Of a test that hung its process may hold the GPUs. An operator's acknowledgement counts."""
     assert found(agent, agent.machine)
     assert found(agent, structs.replace(agent.machine, nvml=Unreadable())) == found(agent, agent.machine)
-    agent.monitor.acknowledge(datetime.now(UTC), "it is known")
+    agent.monitor.acknowledge(by=datetime.now(UTC), now=datetime.now(UTC), why="it is known")
     assert found(agent, agent.machine) == ""
 
 

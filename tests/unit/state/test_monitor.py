@@ -296,7 +296,7 @@ def test_an_acknowledgement_is_a_persons_order(store: Store) -> None:
     """All that is open on the node is marked, and said; it outlives a restart, and the next fault is not covered."""
     monitor = Monitor(CHECKS, store)
     monitor.absorb(looked(finding(), finding("other.part", GPU[1]), readings=[counter(0, GPU[0], name="x")]))
-    monitor.acknowledge(at(9), "our drain was undone")
+    monitor.acknowledge(by=at(9), now=at(9), why="our drain was undone")
     assert [monitor.is_acknowledged(each) for each in monitor.diagnoses()] == [True, True]
     assert "acknowledged gpu.sick on gpu:GPU-0: our drain was undone" in trail(store)
     again = Monitor(CHECKS, store)
@@ -329,7 +329,7 @@ def test_a_release_by_force_says_more_than_a_word_with_an_end() -> None:
     monitor = Monitor(CHECKS, None)
     monitor.absorb(looked(finding()))
     monitor.acknowledge_until([("gpu:GPU-0", "gpu.sick")], at(600), at(9), "known")
-    monitor.acknowledge(at(10), "released by force")
+    monitor.acknowledge(by=at(10), now=at(10), why="released by force")
     monitor.flush(at(9999))
     assert [monitor.is_acknowledged(each) for each in monitor.diagnoses()] == [True]
 
@@ -365,7 +365,7 @@ def test_noise_after_an_order_does_not_undo_it() -> None:
     """A job's XID on a GPU that a person put back calls for nothing; a new fault of the GPU does."""
     monitor = Monitor({}, None)
     monitor.absorb(looked(finding("gpu.xid.79", clears_by=ClearsBy.REBOOT), check="kernel.xid"))
-    monitor.acknowledge(at(1), "resumed by an admin")
+    monitor.acknowledge(by=at(1), now=at(1), why="resumed by an admin")
     job = ClearsBy.JOB_END
     noise = finding("gpu.xid.13", severity=Severity.WARNING, remedy=Remedy.RESTART_APP, clears_by=job)
     monitor.absorb(looked(noise, check="kernel.xid"))

@@ -174,13 +174,13 @@ def test_only_a_quarantine_at_its_place_stays() -> None:
 def test_trouble_refuses_a_release_unless_it_is_forced() -> None:
     """What is wrong is in the sentence, and what would do it all the same."""
     remediation = quarantined(OUT, "c1", START, drains=True)
-    refused = release_by_command(remediation, IN, "gpu.xid.79 on gpu:0 is still open")
+    refused = release_by_command(remediation, IN, "gpu.xid.79 on gpu:0 is still open", LATER)
     assert isinstance(refused, Refused)
     assert refused.kind is Refusal.NOT_WELL
     assert "gpu.xid.79 on gpu:0 is still open; to release it all the same" in refused.reason
-    forced = release_by_command(remediation, replace(IN, forced=True), "gpu.xid.79 on gpu:0 is still open")
+    forced = release_by_command(remediation, replace(IN, forced=True), "gpu.xid.79 on gpu:0 is still open", LATER)
     assert isinstance(forced, Remediation)
-    assert (forced.forced, forced.release_command) == (True, "it is new (uid 7)")
+    assert (forced.forced_at, forced.release_command) == (LATER, "it is new (uid 7)")
 
 
 @pytest.mark.parametrize(("end", "after"), [(None, None), (End.FAILED, None), (End.RELEASED, End.RELEASED)])
@@ -188,11 +188,11 @@ def test_a_case_that_was_given_up_is_taken_up_again(end: End | None, after: End 
     """And one that is over stays over; what was forced stays forced."""
     remediation = repaired(REPAIR_IT, "c1", START, ladder=(Remedy.REBOOT_NODE,), about=SICK, drains=True)
     remediation = replace(
-        remediation, index=remediation.steps.index(Step.REBOOT), phase=Phase.INTENDED, end=end, forced=True
+        remediation, index=remediation.steps.index(Step.REBOOT), phase=Phase.INTENDED, end=end, forced_at=START
     )
-    let = release_by_command(remediation, IN, "")
+    let = release_by_command(remediation, IN, "", LATER)
     assert isinstance(let, Remediation)
-    assert (let.end, let.forced) == (after, True)
+    assert (let.end, let.forced_at) == (after, START)
     assert let.phase is (Phase.PLANNED if end is End.FAILED else Phase.INTENDED)
 
 
@@ -210,7 +210,7 @@ def remediations(draw: st.DrawFn) -> Remediation:
         phase=draw(st.sampled_from(list(Phase))),
         end=draw(st.sampled_from([None, End.RELEASED, End.LOST])),
         release_command=command,
-        forced=draw(st.booleans()) and bool(command),
+        forced_at=START if command and draw(st.booleans()) else None,
     )
 
 
@@ -233,7 +233,7 @@ def test_a_case_that_is_verified_is_not_begun_anew_by_the_order() -> None:
     remediation = repaired(REPAIR_IT, "c1", START, ladder=(Remedy.REBOOT_NODE,), about=SICK, drains=True)
     ordered = replace(remediation, index=remediation.steps.index(Step.VERIFY), release_command="it is new (uid 7)")
     assert heading_back(ordered, LATER) is ordered
-    assert heading_back(replace(ordered, forced=True), LATER).step is Step.RELEASE
+    assert heading_back(replace(ordered, forced_at=LATER), LATER).step is Step.RELEASE
 
 
 # ---------------------------------------------------------------------------------------------------------------------

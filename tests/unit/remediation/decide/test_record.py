@@ -90,7 +90,7 @@ def test_a_reset_gives_no_machine_away() -> None:
         ({"end": End.RELEASED}, ["reboot gpu.xid.79 helped"]),
         ({"end": End.FAILED}, ["reboot gpu.xid.79 failed"]),
         ({"end": End.LOST}, ["reboot gpu.xid.79"]),
-        ({"end": End.RELEASED, "forced": True}, ["reboot gpu.xid.79"]),
+        ({"end": End.RELEASED, "forced_at": LATER}, ["reboot gpu.xid.79"]),
     ],
 )
 def test_the_end_of_a_case_says_what_its_act_came_to(changes: dict[str, object], left: list[str]) -> None:
@@ -144,7 +144,7 @@ OUT = a_remediation(steps=QUARANTINE, opened=START, end=End.RELEASED)
         ({"settling": True}, False),
         ({"release_command": "psu was changed (uid 0)"}, False),
         ({"code": QUARANTINE_CODE}, False),
-        ({"forced": True}, False),
+        ({"forced_at": LATER}, False),
     ],
 )
 def test_a_node_that_came_back_without_a_repair_has_returned(changes: dict[str, object], is_one: bool) -> None:
