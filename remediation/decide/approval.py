@@ -34,7 +34,7 @@ def next_act(remediation: Remediation) -> Remedy | None:
     left = remediation.steps[remediation.index :]
     act = next((ACTS[step] for step in left if step in ACTS), None)
     is_begun = remediation.step in ACTS and remediation.phase is Phase.INTENDED
-    return None if is_begun or remediation.has_ended or remediation.release_command else act
+    return None if is_begun or remediation.end or remediation.release_command else act
 
 
 def needs_approval(
@@ -103,7 +103,7 @@ def approve(
     ``remedy``: the act that the operator saw, None for none named. ``by``: the operator's reason and name.
     """
     act = next_act(remediation)
-    if remedy is not None and _is_given(remediation, remedy) and act in (None, remedy):
+    if remedy is not None and _is_given(remediation, remedy) and act in (None, remedy) and remediation.end is None:
         return f"approved already: {remediation.approval.by if remediation.approval else ''}"
     if act is None:
         words = f"remediation {remediation.id} has no act before it, it is at {remediation.step}: {remediation.note}"
@@ -169,7 +169,7 @@ def undo_objection(remediation: Remediation, *, request_untaken: bool) -> str:
         since = f"{remediation.since:%Y-%m-%d %H:%M} UTC"
         return f"{ACTS[remediation.step]} was begun at {since} and cannot be taken back; {_AFTER}"
     acts = remediation.acts[:-1] if pending else remediation.acts
-    if acts:
+    if acts := (*(each.remedy for each in remediation.earlier), *acts):
         return f"{', '.join(acts)} was made and cannot be taken back; {_AFTER}"
     if remediation.stopped:
         return f"the services {', '.join(remediation.stopped)} are stopped for a reset; {_AFTER}"

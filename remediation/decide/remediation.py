@@ -107,12 +107,13 @@ class Remediation(Struct, frozen=True, kw_only=True):
     wait inside it, began. ``unproven``: of a drain that was found, what cannot be shown: that the fault it names is
     over, in the boot ``boot_id``. ``returns``: how often the node was released after the same finding, in the day
     before. ``command``: why, and in brackets by whom, the command was given; "" where the policy opened it.
-    ``release_command``: the same of a command to release the node; ``forced_at``: when that was given, whatever
-    was open then; None where the node has to be healthy. ``asks``: why it was opened to wait for an operator, whom it pages for as long as it is open; None where it repairs, or waits for the
-    fault to end. ``adopted``: the cluster's controller made the drain by itself before ours; only a repair undoes it.
-    ``approval``: the last that was asked for, or given. ``evidence``: the address of its bundle outside this machine,
-    "" for none. ``job``: the restart of the job that its fault ended; None where none was looked for. ``denied``: its
-    last attempt was not permitted, so that no other remedy follows.
+    ``release_command``: the same of a command to release the node; ``forced_at``: when that was given, whatever was
+    open then; None where the node has to be healthy. ``asks``: why it was opened to wait for an operator, whom it pages
+    for as long as it is open; None where it repairs, or waits for the fault to end. ``adopted``: the cluster's
+    controller made the drain by itself before ours; only a repair undoes it. ``approval``: the last that was asked for,
+    or given. ``evidence``: the address of its bundle outside this machine, "" for none. ``job``: the restart of the job
+    that its fault ended; None where none was looked for. ``denied``: its last attempt was not permitted, so that no
+    other remedy follows.
     """
 
     id: str

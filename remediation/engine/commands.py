@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import datetime
 
-from healthd.core.errors import BackendError
+from healthd.core.errors import BackendError, StoreError
 from healthd.core.model import Action, Diagnosis, Event, Refusal, Refused, Remedy, Step
 from healthd.remediation.decide.adoption import orphaned
 from healthd.remediation.decide.approval import approve, needs_approval, undo_objection
@@ -341,11 +341,11 @@ class CommandExecution:
         return wanted
 
     def first_step(self, wanted: Remediation, now: datetime) -> CommandOutcome:
-        """Take the first step of what was written down. Raises StoreError."""
+        """Take the first step of what was written down. The command stands, whatever comes of that."""
         try:
             result = self._steps.take(wanted, now)
-        except BackendError as error:
-            message = f"remediation {wanted.id} is open; the cluster did not answer yet, and it goes on: {error}"
+        except (BackendError, StoreError) as error:
+            message = f"remediation {wanted.id} is open, and goes on once this is over: {error}"
             return CommandOutcome(done=True, message=message, refusal=Refusal.UNREADABLE)
         self._stats.wait(result)
         is_lost = result.remediation.end is End.LOST

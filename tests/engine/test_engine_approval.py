@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from healthd.core.model import Action, Mode, Refusal, Remedy, Step
 from healthd.remediation.decide.commands import Command, Verb
-from healthd.remediation.decide.remediation import Remediation
+from healthd.remediation.decide.remediation import End, Remediation
 from tests.support.engine_replay import WELL, Replay
 from tests.support.engine_rig import NODE, STORIES, XID_79, XID_95, World, reset_story
 from tests.support.engine_wire import kill
@@ -262,6 +262,33 @@ def test_what_was_done_is_not_undone(tmp_path: Path) -> None:
     assert (outcome.done, outcome.refusal) == (False, Refusal.CANNOT)
     assert "reset_gpu was made and cannot be taken back" in outcome.message
     assert world.run_to_end().ending() == WELL
+
+
+def test_what_was_done_for_another_fault_is_not_undone_either(tmp_path: Path) -> None:
+    """The node was reset for one fault, and waits for the approval of a reboot for the next: it has yet to be
+    verified."""
+    world = STORIES["reset"](tmp_path)
+    while not world.resetter.requests:
+        world.step()
+    world.rules = replace(world.rules, mode=Mode.APPROVE)
+    world.log_line(XID_79)
+    world.run(20)
+    assert "reboot waits: approval" in world.message[-1]
+    outcome = world.execute(UNDO)
+    assert (outcome.done, outcome.refusal) == (False, Refusal.CANNOT)
+    assert "reset_gpu was made and cannot be taken back" in outcome.message
+
+
+def test_nothing_is_approved_of_what_was_given_up(tmp_path: Path) -> None:
+    """Both reboots were approved, and none came: another approval begins nothing, and says so."""
+    world = asking("repair", tmp_path)
+    world.never_boots = True
+    order = replace(APPROVE, remedy=Remedy.REBOOT_NODE)
+    world.at(APPROVED_AT_S, lambda: world.execute(order)).run_to_end()
+    assert remediation_id_of(world).end is End.FAILED
+    outcome = world.execute(order)
+    assert (outcome.done, outcome.refusal) == (False, Refusal.NOT_NEEDED)
+    assert "has no act before it, it is at reboot: given up after 2 attempts" in outcome.message
 
 
 def test_a_dry_run_shows_the_act_and_does_nothing(tmp_path: Path) -> None:

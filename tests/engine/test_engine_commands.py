@@ -584,6 +584,26 @@ def test_another_machine_behind_the_name_of_a_quarantine_stays_out(tmp_path: Pat
     assert world.orchestrator.view().in_service
 
 
+def test_a_command_that_is_on_disk_is_no_refused_one_where_its_first_step_is_not(tmp_path: Path) -> None:
+    """The disk is full from the second write on: the answer says that the command stands, and so it does."""
+    world = World(tmp_path, mode=Mode.OBSERVE).run(1)
+    writes = iter((lambda: None, disk_is_full))
+    inner = world.wire.boundary
+
+    def boundary(name: str) -> None:
+        if name == "before save":
+            next(writes, disk_is_full)()
+        inner(name)
+
+    world.wire.boundary = boundary  # type: ignore[method-assign]
+    outcome = world.execute(OUT)
+    world.wire.boundary = inner  # type: ignore[method-assign]
+    words = "remediation c1 is open, and goes on once this is over: the state was not written: database or disk is full"
+    assert (outcome.done, outcome.message) == (True, words)
+    world.run(10)
+    assert world.hold_text == OUR_TEXT
+
+
 def test_the_mode_does_not_lower_an_order(tmp_path: Path) -> None:
     """Lowered to quarantine or observe while the job still runs: what was ordered is done."""
     for mode in (Mode.QUARANTINE, Mode.OBSERVE):
