@@ -131,7 +131,7 @@ def _world(config: Config, policy: Policy, clock: PastClock, *, mode: Mode, node
     simulated.nodes.update((f"{_SPARE}{number}", FakeClusterNode()) for number in range(nodes))
     return World(
         config=config,
-        rules=rules_of(config, policy, cluster.opt_out),
+        rules=replace(rules_of(config, policy, cluster.opt_out), freezes=()),
         timeouts=replace(timeouts_of(config, cluster), let_go_s=config.replay.reset_s + LET_GO_S),
         checks=checks,
         kernel_checks={name: check for name, check in checks.items() if check.on == "kernel"},

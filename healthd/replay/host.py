@@ -167,7 +167,8 @@ class PastHost:
         self._turns_at = min([now + pause, *(at for at in self._bounds(remediation) if at > now)])
 
     def _bounds(self, remediation: Remediation | None) -> Iterator[datetime]:
-        """The times at which a timeout changes a remediation."""
+        """The times at which a freeze ends, or a timeout changes a remediation."""
+        yield from (freeze.until for freeze in self._world.rules_now().freezes if freeze.until is not None)
         if remediation is not None:
             timeouts = self._world.timeouts
             yield due(remediation, timeouts.limits)
@@ -269,7 +270,7 @@ class PastHost:
                 ),
                 judgement=self.monitor,
                 remediations=remediations,
-                rules=lambda: world.rules,
+                rules=world.rules_now,
                 collect=lambda _: "no folder in a replay",
                 recheck=lambda _: None,
                 timeouts=world.timeouts,

@@ -10,6 +10,7 @@ from itertools import count
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from healthd.agent.freezes import freezes_on
 from healthd.config.schema.config import Config
 from healthd.core.check import Check
 from healthd.core.model import REMEDY_RANK, Clearance, ClearsBy, Component, Outcome, Remedy
@@ -44,7 +45,8 @@ class PastClock:
 
 
 class World(Struct, frozen=True, kw_only=True):
-    """The shared world of all nodes. ``kernel_checks``: the checks that judge lines. ``ids``: of remediations.
+    """The shared world of all nodes. ``rules``: those of any time. ``kernel_checks``: the checks that judge lines.
+    ``ids``: of remediations.
 
     ``written_s``: when each node last wrote its handoff record.
     """
@@ -58,6 +60,11 @@ class World(Struct, frozen=True, kw_only=True):
     clock: PastClock
     ids: Iterator[int] = field(default_factory=lambda: count(1))
     written_s: dict[str, float] = field(default_factory=dict)
+
+    def rules_now(self) -> Rules:
+        """The rules at the time of the replay: with the freezes of the configuration that were on then."""
+        windows = self.config.remediation.freeze
+        return replace(self.rules, freezes=freezes_on(windows, self.clock.now())) if windows else self.rules
 
 
 class PastOrchestrator(FakeOrchestrator):

@@ -18,7 +18,14 @@ from healthd.api.timeline import names_in
 from healthd.cli import policy as policy_verb
 from healthd.cli import replay as replay_verb
 from healthd.cli.output import progress_line
-from healthd.config.schema.config import CheckConfig, Config, PolicySection, SourcesSection
+from healthd.config.schema.config import (
+    CheckConfig,
+    Config,
+    FreezeWindow,
+    PolicySection,
+    RemediationSection,
+    SourcesSection,
+)
 from healthd.config.schema.replay import ReplaySection
 from healthd.core.check import discover
 from healthd.core.errors import SourceMissing, UsageError
@@ -74,6 +81,24 @@ def only(done: Replayed) -> Story:
 
 def told(story: Story, kind: str) -> list[str]:
     return [each.text for each in story.happenings if each.kind == kind]
+
+
+@pytest.mark.parametrize(
+    ("start", "ends", "rebooted_s"),
+    [(datetime.now(UTC) - timedelta(days=1), datetime.now(UTC) + timedelta(days=1), 2 * HOUR), (BEGIN, None, 5 * HOUR)],
+    ids=["today", "then"],
+)
+def test_a_freeze_holds_at_the_time_of_the_lines(
+    tmp_path: Path, start: datetime, ends: datetime | None, rebooted_s: float
+) -> None:
+    """One of today holds back no repair of the past; one of that time does, until its end."""
+    ends = ends or BEGIN + timedelta(hours=5)
+    window = FreezeWindow(reason="a rollout", start=start.isoformat(), end=ends.isoformat())
+    settings = config(remediation=RemediationSection(freeze=(window,)))
+    (outage,) = only(tried(syslog(tmp_path, (0, "n1", FELL_OFF)), settings=settings)).outages
+    assert outage.remedy is Remedy.REBOOT_NODE
+    assert outage.out_s >= rebooted_s
+    assert outage.out_s < rebooted_s + HOUR
 
 
 def test_a_fault_is_found_decided_and_done(tmp_path: Path) -> None:
