@@ -14,9 +14,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import datetime
 
+from msgspec.structs import replace
+
 from healthd.core.errors import BackendError, StoreError
 from healthd.core.model import Action, Diagnosis, Event, Refusal, Refused, Remedy, Step
-from healthd.remediation.decide.adoption import orphaned
+from healthd.remediation.decide.adoption import has_booted, orphaned
 from healthd.remediation.decide.approval import approve, needs_approval, undo_objection
 from healthd.remediation.decide.commands import (
     Command,
@@ -237,6 +239,8 @@ class CommandChecks:
         remediation = orphaned(view, new_id, mode=mode, boot_id=boot_id, now=now)
         if remediation is None:
             return None
+        if has_booted(remediation, self._dependencies.hindsight.booted_at()):  # which explains that the node is DOWN
+            remediation = replace(remediation, drain_boot_id="")
         trouble = "" if command.forced else self._judgement.trouble(None)
         return release_by_command(remediation, command, trouble, now)
 

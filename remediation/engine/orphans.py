@@ -71,7 +71,8 @@ class OrphanDrains:
         except BackendError:  # as it was seen last, until an answer comes
             self._until_s = max(self._until_s, self._due_s)
             return self._found
-        is_ours = view.hold is not None and is_drain(view.flags) and bool(remediation_id_of(view.hold.text))
+        is_out = is_drain(view.flags) or "DOWN" in view.flags  # a controller that lost the drain keeps the reason
+        is_ours = view.hold is not None and is_out and bool(remediation_id_of(view.hold.text))
         self._found = view.hold if is_ours else None
         return self._found
 

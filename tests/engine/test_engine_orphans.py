@@ -31,6 +31,13 @@ def with_its_store_lost(folder: Path) -> World:
     return world
 
 
+def down_without_its_drain(folder: Path) -> World:
+    """The same, the machine was rebooted since, and a restart of the controller lost the drain: DOWN and its reason,
+    which is ours, are left."""
+    world = with_its_store_lost(folder)
+    return world.at(90, world.power_cycle, lambda: world.cluster.restart(losing=[NODE]))
+
+
 def lose_all(world: World) -> None:
     for path in world.folder.glob("healthd.db*"):
         path.unlink()
@@ -38,7 +45,7 @@ def lose_all(world: World) -> None:
     world.restart_daemon()
 
 
-@pytest.mark.parametrize("story", [drained_late, with_its_store_lost])
+@pytest.mark.parametrize("story", [drained_late, with_its_store_lost, down_without_its_drain])
 def test_it_is_said_paged_for_and_undone_by_a_release(tmp_path: Path, story: Callable[[Path], World]) -> None:
     """Within half an hour its text is named, after four hours an operator is asked for, each day again. The release
     verifies the node first, as any other, and ends it."""
