@@ -245,6 +245,8 @@ class Repairs:
         try:
             why = self._gates.is_over(remediation) or self._provisioner.stands_down()
             if not why and (against := self._still_allowed(remediation, remediation, now, "replacement")) is not None:
+                if against.go_on:  # it is ours, and is read again as it is by now
+                    return replace(against, remediation=replace(against.remediation, phase=Phase.INTENDED))
                 why = against.message
         except BackendError as error:
             why = str(error)

@@ -214,9 +214,8 @@ class SlotKeeper:
             if sorted(slot.scope for slot in own) == sorted(self._settled):  # one in each: a second keeps others out
                 return HoldsSlots(slots=own)
             self._settled, self._since_s, self._waiting = (), None, None
-        if self._waiting is not None and self._look_s > self._monotonic_s() and not committed:
-            return self._waiting
-        return None
+        is_awaited = isinstance(self._waiting, WaitForSlot) or not committed  # a node that is out settles nothing
+        return self._waiting if is_awaited and self._look_s > self._monotonic_s() else None
 
     def _looked(self, committed: bool, *, asks_first: bool) -> WaitForSlot | MayTakeSlot:
         slots = self._lately().slots

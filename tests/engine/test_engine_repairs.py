@@ -123,6 +123,21 @@ def test_what_cannot_be_told_makes_no_repair_a_failed_one(tmp_path: Path) -> Non
     assert (world.resetter.requests, world.provisioner.requests) == (1, 0)
 
 
+def test_a_node_whose_slot_is_gone_reads_the_fleet_ever_more_rarely(tmp_path: Path) -> None:
+    """Others took its slots, and it waits for one, drained as it is: as any other node that waits."""
+    world = repair_story(tmp_path).run(6)
+    world.cluster.slots.clear()
+    for index in range(2):
+        world.cluster.claim("cluster", index, f"n{index + 2}")
+    world.run(10)
+    assert world.message[-1].startswith("reboot waits: its slot is gone, and at the fleet limit")
+    before = len(world.wire.passed)
+    world.run(60)
+    assert world.wire.passed[before:].count("before snapshot") <= 60 * STEP_S / (LONGEST_PAUSE_S / 2)
+    world.cluster.slots.clear()
+    assert world.run_to_end().ending() == WELL
+
+
 def test_a_reset_waits_for_what_is_still_ending(tmp_path: Path) -> None:
     """What was asked to end lets go after a minute: one attempt, one reset, and all of it runs again."""
     world = World(tmp_path, mode=Mode.REPAIR, can_reset=True)

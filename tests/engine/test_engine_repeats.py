@@ -112,6 +112,18 @@ def test_everything_has_to_be_as_it_was(change: Callable[[World], object], words
     assert len(set(world.message[-20:])) == 1, "one sentence, which is written down once"
 
 
+def test_a_text_that_the_cluster_writes_over_the_drain_delays_no_second_request(tmp_path: Path) -> None:
+    """A process that does not end: the drain stays ours, and the lost request is made again a minute after it."""
+    world = until_asked(tmp_path, "before replace")
+    world.cluster.drains_by_itself(NODE)
+    begun_s = world.clock()
+    world.run(15)
+    assert world.provisioner.replacements == 1
+    assert any("over our drain: the drain stays ours" in text for text in world.audit("step"))
+    assert world.run_to_end().ending().in_service
+    assert world.clock() < begun_s + SOON_S
+
+
 def test_a_right_that_was_lost_meanwhile_gives_up(tmp_path: Path) -> None:
     """As at the first request."""
     world = until_asked(tmp_path, "before replace")
