@@ -547,10 +547,9 @@ class Repairs:
     def _await_new_machine(self, remediation: Remediation, now: datetime) -> StepResult:
         """Only another instance id says that the replacement happened. No capacity is a wait, not an end."""
         try:
-            machine, unread = self._provisioner.machine(), ""
-        except BackendRefused as error:
-            return self._refused_by(remediation, now, "replacement", error)
-        except BackendUnknown as error:
+            machine, unread, is_refused = self._provisioner.machine(), "", False
+        except BackendError as error:  # a refused reading says of no request that it failed
+            is_refused = isinstance(error, BackendRefused)
             machine, unread = remediation.machine, f"it is not known how far it is: {error}"
         if machine != remediation.machine:
             message = f"replaced: {remediation.machine} became {machine}"
@@ -568,7 +567,7 @@ class Repairs:
                 remediation, now, f"no other machine came: {progress or 'no progress was reported'}"
             )
         message = f"replacement of {remediation.machine} {self._asked}; {progress or 'waiting for another instance'}"
-        return StepResult(remediation=remediation, message=message)
+        return StepResult(remediation=remediation, message=message, page=is_refused)
 
     def _progress(self, remediation: Remediation, now: datetime, act: str) -> str | StepResult:
         """How far it is; else what it comes to that it failed, or is held up."""

@@ -124,6 +124,24 @@ def test_a_text_that_the_cluster_writes_over_the_drain_delays_no_second_request(
     assert world.clock() < begun_s + SOON_S
 
 
+def test_a_reading_that_is_refused_is_no_replacement_that_failed(tmp_path: Path) -> None:
+    """The platform has the request, and the role loses the right to read: an operator is called, and nothing is
+    requested again."""
+    world = until_asked(tmp_path, "before replace", lambda: None)
+    machine = world.provisioner.machine
+
+    def refuses() -> str:
+        raise BackendDenied("ec2:DescribeInstances is missing")
+
+    world.provisioner.machine = refuses  # type: ignore[method-assign]
+    world.run(10)
+    assert "it is not known how far it is: ec2:DescribeInstances is missing" in world.message[-1]
+    assert world.engine.decision.action is Action.PAGE
+    world.provisioner.machine = machine  # type: ignore[method-assign]
+    assert world.run_to_end().ending() == WELL
+    assert world.provisioner.replacements == 1
+
+
 def test_a_right_that_was_lost_meanwhile_gives_up(tmp_path: Path) -> None:
     """As at the first request."""
     world = until_asked(tmp_path, "before replace")
