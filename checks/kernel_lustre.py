@@ -10,6 +10,7 @@ from typing import Any
 from msgspec import Struct
 
 from healthd.checklib.loglines import Groups, LineRow, codes_of, explain_row, judge_lines, recognises
+from healthd.checklib.lustre import connection
 from healthd.core.check import FindingCode, check, judged, ok
 from healthd.core.errors import SourceError
 from healthd.core.model import NODE, ClearsBy, Component, Finding, Remedy, Repeats, Result, Severity
@@ -17,7 +18,6 @@ from healthd.core.node import Node
 from healthd.core.setting_types import AtLeastOne, WindowSeconds
 
 _NAME = "kernel.lustre"
-_MOUNT_SUFFIX = re.compile(r"-[0-9a-f]{8,16}\Z")  # differs with every mount
 _FILE_SYSTEM = re.compile(r"(\w+)-(?:OST|MDT)[0-9a-f]{4}")
 
 UNSTEADY = FindingCode(
@@ -76,10 +76,9 @@ def _is_loaded(node: Node) -> bool:
 
 
 def _import(_row: LineRow, groups: Groups) -> Component:
-    """The connection to one target, without the suffix that differs with every mount:
-    ``lustre:6cz4zbev-OST0000-osc``."""
+    """The connection to one target."""
     name = groups.get("obd") or groups.get("target") or ""
-    return Component(kind="lustre", id=_MOUNT_SUFFIX.sub("", name)) if name else NODE
+    return connection(name) if name else NODE
 
 
 def _mount(node: Node, groups: Groups) -> Mapping[str, Any]:

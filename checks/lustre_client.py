@@ -7,13 +7,12 @@ from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 
-from healthd.checklib.lustre import KINDS, client_devices, import_text
+from healthd.checklib.lustre import KINDS, client_devices, connection, import_text
 from healthd.core.check import FindingCode, check, judged, not_applicable, unknown
 from healthd.core.errors import SourceError, SourceMissing, SourceUnreadable
 from healthd.core.model import NODE, Component, Finding, Reading, ReadingKind, Remedy, Result, Severity
 from healthd.core.node import Node
 
-_MOUNT_SUFFIX = re.compile(r"-[0-9a-f]{8,16}\Z")
 _STATE = re.compile(r"^[ \t]*state:[ \t]*([A-Z_]+)[ \t]*$", re.MULTILINE)
 _ATTEMPTS = re.compile(r"^[ \t]*connection_attempts:[ \t]*(\d{1,18})[ \t]*$", re.MULTILINE)
 _TARGET = re.compile(r"^[ \t]*target:[ \t]*(\S+)[ \t]*$", re.MULTILINE)
@@ -90,11 +89,11 @@ def lustre_client(node: Node, settings: LustreClientSettings) -> Result:
         for device in devices:
             try:
                 text = import_text(node, kind, device)
-                findings.extend(_import(_component(device), text))
+                findings.extend(_import(connection(device), text))
             except SourceError as error:
                 unread.append(str(error))
             else:
-                readings.extend(_attempts(_component(device), text, node.boot_id))
+                readings.extend(_attempts(connection(device), text, node.boot_id))
         undecided.extend(_gap(node, kind, devices, unread))
     return judged(findings, readings, undecided=undecided)
 
@@ -117,11 +116,6 @@ def _gap(node: Node, kind: str, devices: Sequence[str], unread: Sequence[str]) -
         yield f"{len(unread)} of {len(devices)} {kind} connections report no state: {unread[0]}; {advice}"
     elif not devices and any(mount.fstype == "lustre" for mount in node.mounts()):
         yield f"a Lustre file system is mounted, but /sys, /proc and debugfs show no {kind} device"
-
-
-def _component(device: str) -> Component:
-    """The name that ``kernel.lustre`` uses, without the suffix of the mount: ``6cz4zbev-OST0000-osc``."""
-    return Component(kind="lustre", id=_MOUNT_SUFFIX.sub("", device))
 
 
 def _import(where: Component, text: str) -> Iterator[Finding]:

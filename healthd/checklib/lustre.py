@@ -10,6 +10,7 @@ import contextlib
 import re
 
 from healthd.core.errors import SourceError, SourceUnreadable
+from healthd.core.model import Component
 from healthd.core.node import Node
 
 _PROC, _DEBUG, _SYS = "fs/lustre", "kernel/debug/lustre", "fs/lustre"
@@ -18,11 +19,20 @@ KINDS = {kind: re.compile(rf".+-{kind}-[0-9a-f]{{1,16}}") for kind in ("mdc", "o
 on a server devices of its own."""
 
 
+_MOUNT_SUFFIX = re.compile(r"-[0-9a-f]{8,16}\Z")
+
+
+def connection(device: str) -> Component:
+    """The connection behind a client's device, without the suffix, which differs with every mount:
+    ``lustre:6cz4zbev-OST0000-osc``."""
+    return Component(kind="lustre", id=_MOUNT_SUFFIX.sub("", device))
+
+
 def client_devices(node: Node, kind: str) -> tuple[str, ...]:
     """The client's devices of a kind, by whichever tree names them; sysfs does on all releases since 2.12."""
     names: set[str] = set()
     for tree, root in ((node.sys, _SYS), (node.proc, _PROC), (node.sys, _DEBUG)):
-        with contextlib.suppress(SourceError):  # one tree may be hidden; that none shows a device is a gap
+        with contextlib.suppress(SourceError):  # one tree may be hidden; that none shows a device is undecided
             names.update(tree.names(f"{root}/{kind}"))
     return tuple(sorted(filter(KINDS[kind].fullmatch, names)))
 

@@ -186,8 +186,7 @@ def _is_over(known: Sightings, now: datetime) -> bool:
 def _values(finding: Finding, rule: Repeats) -> list[str]:
     """The sightings of one finding: one for each distinct value, or as many as it counts."""
     if not rule.distinct:
-        count = finding.evidence.get("count", 1)
-        return [""] * (max(1, min(count, rule.times)) if isinstance(count, int) else 1)
+        return [""] * max(1, min(count_of(finding), rule.times))
     value = finding.evidence.get(rule.distinct, "")
     return [str(each) for each in value] or [""] if isinstance(value, list | tuple | frozenset) else [str(value)]
 
@@ -241,9 +240,9 @@ def _crowd(findings: Sequence[Finding]) -> Finding:
     evidence: dict[str, Any] = {
         "components": parts[:_PARTS_NAMED],
         "parts": len(parts),
-        "count": sum(map(_count, findings)),
+        "count": sum(map(count_of, findings)),
     }
-    if pids := sorted(set(chain.from_iterable(map(_pids, findings)))):
+    if pids := sorted(set(chain.from_iterable(named_pids(each.evidence) for each in findings))):
         evidence["pids"] = pids
     return replace(
         worst,
@@ -255,11 +254,17 @@ def _crowd(findings: Sequence[Finding]) -> Finding:
     )
 
 
-def _count(finding: Finding) -> int:
+# ---------------------------------------------------------------------------------------------------------------------
+# the evidence that history reads
+
+
+def count_of(finding: Finding) -> int:
+    """How often it was seen, by its evidence: 1 where that has no number."""
     count = finding.evidence.get("count", 1)
     return count if isinstance(count, int) else 1
 
 
-def _pids(finding: Finding) -> list[int]:
-    pids = finding.evidence.get("pids") or [finding.evidence.get("pid")]
-    return [pid for pid in pids if isinstance(pid, int)] if isinstance(pids, list | tuple) else []
+def named_pids(evidence: Mapping[str, Any]) -> frozenset[int]:
+    """The processes that an evidence names: several as ``pids``, or one as ``pid``."""
+    pids = evidence.get("pids") or [evidence.get("pid")]
+    return frozenset(pid for pid in pids if isinstance(pid, int)) if isinstance(pids, list | tuple) else frozenset()

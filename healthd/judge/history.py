@@ -39,7 +39,7 @@ from healthd.core.model import (
     Status,
 )
 from healthd.judge.clock import moved
-from healthd.judge.findings import HeldDown, Sightings, wait, without_crowds, without_waiting
+from healthd.judge.findings import HeldDown, Sightings, count_of, wait, without_crowds, without_waiting
 from healthd.judge.trends import MEMORY, Baseline, Days, Highest, Key, Window, judge_all
 
 NEWS_IS_LISTED_FOR = timedelta(hours=24)
@@ -304,7 +304,7 @@ def _open_all(history: History, findings: Iterable[Finding], outcome: Outcome) -
 
 def _fault(history: History, finding: Finding, outcome: Outcome) -> Fault:
     """The finding as a new fault."""
-    time, count = finding.time or outcome.at, finding.evidence.get("count", 1)
+    time = finding.time or outcome.at
     return Fault(
         code=finding.code,
         component=canonical(history, finding.component),
@@ -315,7 +315,7 @@ def _fault(history: History, finding: Finding, outcome: Outcome) -> Fault:
         first=time,
         last=time,
         boot_id=history.boot_id,
-        count=count if isinstance(count, int) else 1,
+        count=count_of(finding),
         clears_by=finding.clears_by,
         symptom_of=finding.symptom_of,
         evidence=finding.evidence,

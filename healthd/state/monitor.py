@@ -37,7 +37,7 @@ from healthd.core.model import (
 from healthd.judge.clock import moved
 from healthd.judge.devices import DeviceNames, device_names
 from healthd.judge.diagnose import acknowledged_parts, diagnose, judge
-from healthd.judge.findings import seen_once
+from healthd.judge.findings import named_pids, seen_once
 from healthd.judge.history import (
     Change,
     Fault,
@@ -475,7 +475,7 @@ def gone_jobs(history: History, is_alive: Callable[[int], bool]) -> tuple[Cleara
     jobs: dict[Component, list[frozenset[int]]] = {}
     for fault in history.faults.values():
         if fault.clears_by is ClearsBy.JOB_END:
-            jobs.setdefault(fault.component, []).append(_pids(fault))
+            jobs.setdefault(fault.component, []).append(named_pids(fault.evidence))
     if NODE in jobs:
         jobs[NODE] = [pids for each in jobs.values() for pids in each]
     return tuple(
@@ -487,13 +487,8 @@ def gone_jobs(history: History, is_alive: Callable[[int], bool]) -> tuple[Cleara
 
 def has_live_job(history: History, is_alive: Callable[[int], bool]) -> bool:
     """Whether a process that a job-level fault names still lives."""
-    named = [_pids(fault) for fault in history.faults.values() if fault.clears_by is ClearsBy.JOB_END]
+    named = [named_pids(fault.evidence) for fault in history.faults.values() if fault.clears_by is ClearsBy.JOB_END]
     return any(is_alive(pid) for pids in named for pid in pids)
-
-
-def _pids(fault: Fault) -> frozenset[int]:
-    pids = fault.evidence.get("pids") or (fault.evidence.get("pid"),)
-    return frozenset(pid for pid in pids if isinstance(pid, int))
 
 
 def _ended(pids: frozenset[int]) -> str:

@@ -37,6 +37,7 @@ from healthd.core.model import (
     Verdict,
 )
 from healthd.core.node import Node
+from healthd.judge.findings import named_pids
 from healthd.notify.news import PAGED
 from healthd.notify.node import wrong_with
 from healthd.state import monitor as module
@@ -647,7 +648,7 @@ def test_a_jobs_faults_are_over_when_all_its_processes_are(faults: list, alive: 
     assert [(str(each.component), each.note) for each in given] == cleared
     assert all(each.by is ClearsBy.JOB_END for each in given)
     assert has_live_job(known, alive.__contains__) == any(
-        pid in alive for each in faults if each.clears_by is ClearsBy.JOB_END for pid in module._pids(each)
+        pid in alive for each in faults if each.clears_by is ClearsBy.JOB_END for pid in named_pids(each.evidence)
     )
 
 
