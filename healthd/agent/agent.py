@@ -124,7 +124,7 @@ class Agent(Struct, kw_only=True):
             return
         from healthd.agent.wiring import FLEET, kept_of
 
-        if fleet := self.engine.learn():
+        if fleet := self.engine.learn(while_open=bool(self.paged_absent)):  # each of these pages ends with its cause
             self.store.keep(FLEET, kept_of(fleet, now))
             for message in self.absent.reconcile(fleet, now) if self.absent is not None else ():
                 self.monitor.record(Event(at=now, kind="decision", text=message))

@@ -213,15 +213,17 @@ class Engine:
         if is_left:
             self._orphan_slots.search(again=True)
 
-    def learn(self) -> FleetSnapshot | None:
+    def learn(self, *, while_open: bool = False) -> FleetSnapshot | None:
         """Read the fleet, where it is time for that and nothing is going on; None where it was not read.
+        ``while_open``: also while a remediation is open, which reads what it needs itself.
 
         Raises StoreError, BackendUnknown.
         """
         if not self._slots.wants_to_learn() or not self._lock.acquire(blocking=False):
             return None
         try:
-            return None if self._remediations.open_remediation() is not None else self._slots.learn()
+            is_open = self._remediations.open_remediation() is not None
+            return self._slots.learn() if while_open or not is_open else None
         finally:
             self._lock.release()
 

@@ -15,7 +15,7 @@ from healthd.remediation.decide.handoff import HandoffRecord
 from healthd.remediation.decide.unwatched import SILENT_S
 from healthd.remediation.engine.absent import DEAD_S, AbsentNodes, AbsentWatch
 from healthd.sim.cluster import FakeOrchestrator
-from tests.support.engine_rig import World
+from tests.support.engine_rig import XID_95, World
 
 TEXT = "healthd: gpu.xid.79 gpu:GPU-8e2f [k3v9]"
 
@@ -90,6 +90,28 @@ def test_a_page_for_a_dead_node_is_not_over_because_another_agent_is_first(tmp_p
         assert sum("n7" in text for text in world.audit("decision")) == 1
         world.cluster.update("n7", "resume")
         learns(world, agent, 500)
+        assert agent.paged_absent == ()
+    finally:
+        agent.close(keep_open=True)
+
+
+def test_a_page_for_a_dead_node_is_over_although_its_agent_has_a_remediation_of_its_own(tmp_path: Path) -> None:
+    """The first node in service pages, and is taken out for days itself: it goes on reading the fleet for that page."""
+    world = World(tmp_path / "world", mode=Mode.QUARANTINE)
+    world.cluster.claim("cluster", 0, "n7")
+    world.cluster.update("n7", "down", "psu")
+    world.cluster.nodes["n7"].flags.add("NOT_RESPONDING")
+    agent = agent_of(world, "n1", tmp_path, Mode.QUARANTINE)
+    try:
+        learns(world, agent, DEAD_S + 7200)
+        assert [each.node for each in agent.paged_absent] == ["n7"]
+        world.log_line(XID_95)
+        world.run(10)
+        assert world.store.open_remediation() is not None
+        learns(world, agent, 3600)
+        assert [each.node for each in agent.paged_absent] == ["n7"]
+        world.cluster.update("n7", "resume")
+        learns(world, agent, 3600)
         assert agent.paged_absent == ()
     finally:
         agent.close(keep_open=True)

@@ -260,7 +260,7 @@ class Daemon:
     def _learn(self) -> None:
         before, now = self.absent.paged, self._wall.now()
         try:
-            fleet = self.engine.learn()
+            fleet = self.engine.learn(while_open=bool(before))
             for message in self.absent.reconcile(fleet, now) if fleet is not None else ():
                 self.monitor.record(Event(at=now, kind="decision", text=message))
         except (BackendError, StoreError):
