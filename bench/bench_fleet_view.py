@@ -27,8 +27,8 @@ from typing import Any
 from bench.measure import cpu_ms, skipped, write_down
 from healthd.config.schema.config import SlurmSection
 from healthd.core.model import Mode
-from healthd.remediation.decide.summary import NodeState, NodeSummary
 from healthd.remediation.orchestrators.slurm.orchestrator import SlurmOrchestrator
+from healthd.remediation.records.summary import NodeState, NodeSummary
 from tests.live.slurm.slurm_lab import SlurmLab, skip_reason
 
 AIM_COMMAND_S, AIM_SMALL_S, AIM_SHARE_PERCENT, AIM_REQUESTS = 2.0, 1.0, 1.0, 12.0

@@ -41,13 +41,13 @@ if TYPE_CHECKING:
     from healthd.core.unseen import Unseen
     from healthd.drill.drills import Drills
     from healthd.notify.notifier import Notifier
-    from healthd.remediation.decide.incident_notices import IncidentNotices
     from healthd.remediation.decide.remediation import Remediation
     from healthd.remediation.decide.rules import Policy
     from healthd.remediation.engine.absent import AbsentNode, AbsentWatch
     from healthd.remediation.engine.dependencies import Heartbeat
     from healthd.remediation.engine.engine import Engine
     from healthd.remediation.ports import Orchestrator
+    from healthd.remediation.records.incident_notices import IncidentNotices
     from healthd.sources.kmsg import KernelBatch, KernelLog
     from healthd.state.store import Store
 
@@ -361,9 +361,10 @@ def _kubernetes_reporter(agent: Agent, environ: Mapping[str, str]) -> Reporter |
 
 def _slurm_reporter(agent: Agent) -> Reporter:
     from healthd.agent.wiring import domain_of, driver_of
-    from healthd.remediation.decide.summary import NodeSummary, summary_of
+    from healthd.remediation.decide.node_summary import summary_of
     from healthd.remediation.orchestrators.slurm.orchestrator import SlurmOrchestrator
     from healthd.remediation.orchestrators.slurm.reporter import SlurmReporter
+    from healthd.remediation.records.summary import NodeSummary
 
     engine, expected = agent.engine, frozenset(_expected(agent))
     domain = ""

@@ -29,10 +29,8 @@ from healthd.job.speakers import blame_table
 from healthd.job.text import at_drain, held_sentence, in_trail, node_sentence, nodes_sentence, part_of
 from healthd.judge.history import Fault, FaultKey
 from healthd.remediation.decide.blame_limit import drained_before
-from healthd.remediation.decide.job_summaries import run_word, summarized_end
 from healthd.remediation.decide.remediation import Remediation
 from healthd.remediation.decide.rules import BY_REMEDY, OpenCodes, Policy
-from healthd.remediation.decide.summary import parse_summary
 from healthd.remediation.orchestrators.slurm.job_comments import (
     SlurmJob,
     append_comment,
@@ -43,6 +41,8 @@ from healthd.remediation.orchestrators.slurm.job_comments import (
 )
 from healthd.remediation.orchestrators.slurm.jobs import find_job
 from healthd.remediation.orchestrators.slurm.orchestrator import SlurmOrchestrator, parse_nodes
+from healthd.remediation.records.job_summaries import run_word, summarized_end
+from healthd.remediation.records.summary import parse_summary
 from healthd.state.monitor import Monitor
 from healthd.state.store import Store
 

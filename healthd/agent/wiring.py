@@ -37,7 +37,6 @@ from healthd.judge.findings import OwnResets
 from healthd.observe.checkup import Checkup
 from healthd.remediation.decide.canary import revision_of
 from healthd.remediation.decide.fleet import CLUSTER
-from healthd.remediation.decide.handoff import Versions
 from healthd.remediation.decide.ledger import repairs_of
 from healthd.remediation.decide.policy import Rules
 from healthd.remediation.decide.remediation import Remediation
@@ -53,6 +52,7 @@ from healthd.remediation.orchestrators.slurm.orchestrator import SlurmOrchestrat
 from healthd.remediation.ports import FleetSnapshot, JobControl, Orchestrator, Provisioner
 from healthd.remediation.provisioners.own_node import PlatformRequests
 from healthd.remediation.provisioners.slurm_node import MANAGERS_TEXTS, OUR_TEXTS, Scontrol
+from healthd.remediation.records.handoff import Versions
 from healthd.sources.command import run_command
 from healthd.sources.machine import Machine
 from healthd.state.monitor import Monitor

@@ -21,8 +21,8 @@ from healthd.fleet.incident_memory import keep_memory, kept_memory
 from healthd.fleet.incident_text import sentence
 from healthd.fleet.incidents import Incident, IncidentMemory, IncidentRules, observed, tells_the_same
 from healthd.fleet.nodes import FleetPicture
-from healthd.remediation.decide.domain_fence import DomainFence
-from healthd.remediation.decide.incident_notices import LASTS, IncidentNotice
+from healthd.remediation.records.domain_fence import DomainFence
+from healthd.remediation.records.incident_notices import LASTS, IncidentNotice
 
 KEEP_S = 600.0
 """How often the memory is written where nothing is new but that nodes still have it, in seconds."""

@@ -27,10 +27,10 @@ from healthd.job.text import at_end, at_hold, held_sentence, verdict_of
 from healthd.ledger.database import Ledger
 from healthd.ledger.entries import LedgerEntry, LedgerJob
 from healthd.notify.delivery import NotDeliveredError, RefusedError
-from healthd.remediation.decide.job_summaries import SummarizedEnd, run_word, summarized_end
 from healthd.remediation.orchestrators.slurm.job_comments import SlurmJob
 from healthd.remediation.orchestrators.slurm.job_list import ListedJob
 from healthd.remediation.policy_files import policy_of
+from healthd.remediation.records.job_summaries import SummarizedEnd, run_word, summarized_end
 
 SCHEMA = "healthd.owner_notice/v1"
 EVERY_S = 20.0

@@ -17,7 +17,6 @@ from healthd.controller.kube_troubles import ClusterFinding, EventsDue, news_of_
 from healthd.core.errors import BackendBusy, BackendError, StoreError
 from healthd.core.model import ClusterTrouble, Remedy
 from healthd.remediation.controller.node_status import NodeStatus
-from healthd.remediation.decide.handoff import parse
 from healthd.remediation.engine.absent import is_acted_on
 from healthd.remediation.orchestrators.kubernetes.admission_policies import POLICIES, policy_problems
 from healthd.remediation.orchestrators.kubernetes.api import Conflict, KubeApi, Missing, ResourceKind
@@ -35,6 +34,7 @@ from healthd.remediation.orchestrators.kubernetes.silent_nodes import (
     silent_text,
 )
 from healthd.remediation.ports import NodeRecord
+from healthd.remediation.records.handoff import parse
 
 POLICIES_S = 60.0
 """How often the policies are read: ten small objects."""

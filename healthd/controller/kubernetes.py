@@ -28,7 +28,6 @@ from healthd.fleet.kubernetes import read_fleet
 from healthd.remediation.controller.controller import Controller
 from healthd.remediation.controller.node_status import NodeStatus
 from healthd.remediation.decide.fleet import CLUSTER, Scope
-from healthd.remediation.decide.incident_notices import IncidentNotice
 from healthd.remediation.decide.rules import LABEL
 from healthd.remediation.orchestrators.kubernetes.api import KubeApi, connect
 from healthd.remediation.orchestrators.kubernetes.budget import STATUS, STATUS_LEASE
@@ -51,6 +50,7 @@ from healthd.remediation.orchestrators.kubernetes.transport import Pace
 from healthd.remediation.ports import Provisioner
 from healthd.remediation.provisioners.from_config import channel_of, found_by_controller, open_for_kubernetes
 from healthd.remediation.provisioners.registry import KINDS, RepairChannel
+from healthd.remediation.records.incident_notices import IncidentNotice
 from healthd.remediation.request_stats import RequestStats
 from healthd.sources.command import run_command
 from healthd.state.store import Store

@@ -12,7 +12,7 @@ from healthd.notify.news import AGAIN_S, FLEET, LASTS_S, PAGED, Topic, TopicAbou
 from healthd.notify.notifier import Notifier, still_told
 from healthd.notify.receivers import channels_of
 from healthd.remediation.controller.node_status import RepairState
-from healthd.remediation.decide.domain_fence import KUBE_TAINT
+from healthd.remediation.records.domain_fence import KUBE_TAINT
 
 FAILING_LASTS_S = 300.0
 """How long no sync must have succeeded before a message is sent, in seconds: slurmctld and API servers restart."""

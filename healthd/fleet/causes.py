@@ -10,7 +10,7 @@ from msgspec import Struct
 from healthd.core.hostlist import folded
 from healthd.core.model import Mode, Step
 from healthd.fleet.nodes import FleetNode, FleetState
-from healthd.remediation.decide.summary import parse_summary
+from healthd.remediation.records.summary import parse_summary
 
 _HAVE_NOTES = frozenset(
     {FleetState.DRAINING, FleetState.REPAIRING, FleetState.HELD, FleetState.NEEDS_OPERATOR, FleetState.UNKNOWN}

@@ -18,7 +18,7 @@ from healthd.fleet.causes import by_cause
 from healthd.fleet.incidents import Incident
 from healthd.fleet.nodes import FleetNode, FleetState
 from healthd.ledger.entries import EntryKind, LedgerEntry
-from healthd.remediation.decide.handoff import by_now
+from healthd.remediation.records.handoff import by_now
 
 WINDOW = timedelta(hours=1)
 """How far back news go."""

@@ -14,9 +14,9 @@ from msgspec.structs import replace
 
 from healthd.fleet.incidents import Incident, IncidentMemory
 from healthd.fleet.nodes import FleetNode
-from healthd.remediation.decide.domain_fence import DomainFence
-from healthd.remediation.decide.incident_notices import is_fabric
-from healthd.remediation.decide.summary import NodeState
+from healthd.remediation.records.domain_fence import DomainFence
+from healthd.remediation.records.incident_notices import is_fabric
+from healthd.remediation.records.summary import NodeState
 
 SOON = "new jobs are kept off all of it as soon as a second reading says the same"
 _LIFTED = "an operator lifted its fence: that holds until the incident is over"

@@ -10,7 +10,7 @@ from healthd.core.ages import age, lasting
 from healthd.core.hostlist import folded
 from healthd.fleet.incidents import CauseKind, Incident
 from healthd.observe.text_lines import Level, TextLine, joined
-from healthd.remediation.decide.domain_fence import DomainFence
+from healthd.remediation.records.domain_fence import DomainFence
 
 SCHEMA = "healthd.incidents/v1"
 

@@ -21,8 +21,8 @@ from msgspec.structs import replace
 from healthd.checklib.tables import is_ultraserver
 from healthd.core.hostlist import folded
 from healthd.fleet.nodes import FleetNode
-from healthd.remediation.decide.incident_notices import DOMAIN_ROOT, is_fabric, root_of
-from healthd.remediation.decide.summary import NodeState
+from healthd.remediation.records.incident_notices import DOMAIN_ROOT, is_fabric, root_of
+from healthd.remediation.records.summary import NodeState
 
 ENDS_AFTER = timedelta(minutes=10)
 """How long fewer than two nodes must have it before an incident is over: nodes come back one by one."""

@@ -10,12 +10,12 @@ from functools import cached_property
 from msgspec import Struct
 from msgspec.structs import replace
 
-from healthd.remediation.decide.domain_fence import DomainFence
-from healthd.remediation.decide.handoff import HandoffRecord, parse
 from healthd.remediation.decide.remediation import is_our_text
-from healthd.remediation.decide.summary import NodeState, NodeSummary, parse_summary
 from healthd.remediation.ports import ListedNode, Slot, is_drain
 from healthd.remediation.provisioners.slurm_node import OUR_TEXTS
+from healthd.remediation.records.domain_fence import DomainFence
+from healthd.remediation.records.handoff import HandoffRecord, parse
+from healthd.remediation.records.summary import NodeState, NodeSummary, parse_summary
 
 AHEAD = timedelta(minutes=5)
 """A summary from further ahead counts as not written: its node's clock is wrong, and it would never be silent."""

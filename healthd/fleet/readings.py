@@ -9,8 +9,8 @@ from healthd.core.model import Remedy
 from healthd.fleet.nodes import FleetNode, FleetState
 from healthd.ledger.changes import NodeReading, SeenFault
 from healthd.ledger.entries import MachineIdentity, SpanState
-from healthd.remediation.decide.handoff import CLOSE, HandoffRecord, PastAct, by_now
-from healthd.remediation.decide.summary import NodeState, NodeSummary
+from healthd.remediation.records.handoff import CLOSE, HandoffRecord, PastAct, by_now
+from healthd.remediation.records.summary import NodeState, NodeSummary
 
 _HARMLESS = frozenset({NodeState.OK, NodeState.WARNING})
 _NO_FAULT = frozenset({NodeState.OK, NodeState.UNKNOWN})

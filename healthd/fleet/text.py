@@ -13,7 +13,7 @@ from healthd.core.hostlist import folded
 from healthd.fleet.causes import By, CauseGroup, by_cause, by_key
 from healthd.fleet.nodes import USABLE, FleetNode, FleetPicture, FleetState
 from healthd.observe.text_lines import Level, TextLine, joined
-from healthd.remediation.decide.handoff import HandoffRecord
+from healthd.remediation.records.handoff import HandoffRecord
 
 SCHEMA = "healthd.fleet/v1"
 _LEVEL: Mapping[FleetState, Level] = {

@@ -21,7 +21,7 @@ from healthd.ledger.entries import (
     NodeSpan,
     SpanState,
 )
-from healthd.remediation.decide.handoff import PastAct, PastRepair
+from healthd.remediation.records.handoff import PastAct, PastRepair
 
 _OLDEST = datetime(2000, 1, 1, tzinfo=UTC)
 """No fault is older. A user may answer for a node, and a time of the year 1 cannot be read from the file again."""

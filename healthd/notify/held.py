@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 
 from healthd.notify.news import Topic, TopicMemory
-from healthd.remediation.decide.incident_notices import IncidentNotice, IncidentNotices
+from healthd.remediation.records.incident_notices import IncidentNotice, IncidentNotices
 
 WAITS = ""
 """In the place of an incident's id: the message waits for whether there is one."""

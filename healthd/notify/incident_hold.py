@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from healthd.core.errors import BackendError
 from healthd.notify.held import held, may_wait
 from healthd.notify.news import Topic, TopicMemory
-from healthd.remediation.decide.incident_notices import LASTS, IncidentNotices
+from healthd.remediation.records.incident_notices import LASTS, IncidentNotices
 
 WAITING_S, HELD_S = 15.0, 120.0
 """How often the notices are read while a message waits for an incident, and while an incident covers all of them."""

@@ -18,10 +18,10 @@ from healthd.notify.notifier import NEWS, Hold, Notifier, still_told
 from healthd.notify.receivers import channels_of
 from healthd.observe.cause_text import operators_step
 from healthd.observe.checkup import Checkup
-from healthd.remediation.decide.incident_notices import IncidentNotices
 from healthd.remediation.decide.remediation import Remediation, ended_last
 from healthd.remediation.engine.absent import AbsentNode
 from healthd.remediation.engine.engine import Engine
+from healthd.remediation.records.incident_notices import IncidentNotices
 from healthd.state.monitor import Monitor
 from healthd.state.store import Store
 

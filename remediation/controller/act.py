@@ -17,7 +17,6 @@ from healthd.core.model import Clearance, Event, Mode, Refusal, Refused, Remedy
 from healthd.remediation.controller.node_status import RepairStats
 from healthd.remediation.controller.requests import WantedAct, is_away, is_silent
 from healthd.remediation.decide.freeze import frozen
-from healthd.remediation.decide.handoff import CLOSE, HandoffRecord, RequestAnswer, instance_of, parse, word
 from healthd.remediation.decide.policy import Rules
 from healthd.remediation.decide.remediation import End, Phase, Remediation, with_act
 from healthd.remediation.engine.dependencies import Timeouts
@@ -25,6 +24,7 @@ from healthd.remediation.engine.gates import in_maintenance
 from healthd.remediation.engine.repairs import RepairPort, Repairs
 from healthd.remediation.engine.step_result import StepResult, ended
 from healthd.remediation.ports import FleetSnapshot, Hold, NodeView, Provisioner, Slot
+from healthd.remediation.records.handoff import CLOSE, HandoffRecord, RequestAnswer, instance_of, parse, word
 
 _CLOSE_S = int(CLOSE.total_seconds())
 

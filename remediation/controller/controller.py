@@ -35,7 +35,14 @@ from healthd.remediation.controller.requests import (
     withdrawn,
 )
 from healthd.remediation.decide.fleet import DAY_WINDOW, RATE_WINDOW, day_limit, rate_held, replacements
-from healthd.remediation.decide.handoff import (
+from healthd.remediation.decide.policy import Rules
+from healthd.remediation.decide.remediation import End, Phase, Remediation, shifted, with_act
+from healthd.remediation.decide.rules import STEPS
+from healthd.remediation.engine.dependencies import Timeouts
+from healthd.remediation.engine.repairs import RepairPort
+from healthd.remediation.engine.step_result import StepResult
+from healthd.remediation.ports import FleetSnapshot, NodeRecord, NodeView, Provisioner, Slot
+from healthd.remediation.records.handoff import (
     HandoffRecord,
     RequestAnswer,
     instance_of,
@@ -44,13 +51,6 @@ from healthd.remediation.decide.handoff import (
     plain,
     word,
 )
-from healthd.remediation.decide.policy import Rules
-from healthd.remediation.decide.remediation import End, Phase, Remediation, shifted, with_act
-from healthd.remediation.decide.rules import STEPS
-from healthd.remediation.engine.dependencies import Timeouts
-from healthd.remediation.engine.repairs import RepairPort
-from healthd.remediation.engine.step_result import StepResult
-from healthd.remediation.ports import FleetSnapshot, NodeRecord, NodeView, Provisioner, Slot
 
 _STEP = {Remedy.REBOOT_NODE: Step.REBOOT, Remedy.REPLACE_NODE: Step.REPLACE}
 _REPEATED_S = 30.0  # how often a record is written only because its sentence changed

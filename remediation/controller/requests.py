@@ -12,9 +12,9 @@ from datetime import datetime, timedelta
 from msgspec import Struct
 
 from healthd.core.model import Refusal, Refused, Remedy
-from healthd.remediation.decide.handoff import CLOSE, HandoffRecord, RequestAnswer
 from healthd.remediation.decide.remediation import remediation_id_of
 from healthd.remediation.ports import NodeView
+from healthd.remediation.records.handoff import CLOSE, HandoffRecord, RequestAnswer
 
 _SILENT = frozenset({"DOWN", "NOT_RESPONDING"})
 _AWAY = _SILENT | {"NOTREADY"}

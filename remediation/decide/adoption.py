@@ -14,7 +14,6 @@ from datetime import datetime, timedelta
 from msgspec.structs import replace
 
 from healthd.core.model import NODE, ClearsBy, Mode, Remedy, Step
-from healthd.remediation.decide.handoff import CLOSE, HandoffRecord, instance_of, parse
 from healthd.remediation.decide.remediation import (
     ACTS,
     ORDERED,
@@ -28,6 +27,7 @@ from healthd.remediation.decide.remediation import (
 )
 from healthd.remediation.decide.rules import QUARANTINE, REPLACE, kept_out, without_drain
 from healthd.remediation.ports import NodeView, Slot
+from healthd.remediation.records.handoff import CLOSE, HandoffRecord, instance_of, parse
 
 _NO_ID = "without-an-id"
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
-from healthd.remediation.decide.handoff import by_now, parse
 from healthd.remediation.ports import FleetSnapshot
+from healthd.remediation.records.handoff import by_now, parse
 
 WINDOW = timedelta(hours=1)
 

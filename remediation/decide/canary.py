@@ -14,9 +14,9 @@ from hashlib import sha256
 
 from msgspec.structs import replace
 
-from healthd.remediation.decide.handoff import PastAct, RepairResult
 from healthd.remediation.decide.ledger import Bounds, FleetRecords
 from healthd.remediation.decide.rules import Policy
+from healthd.remediation.records.handoff import PastAct, RepairResult
 
 
 def revision_of(version: str, policy: Policy, bounds: Bounds, driver: str) -> str:

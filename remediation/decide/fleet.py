@@ -25,9 +25,9 @@ from functools import lru_cache
 from msgspec import Struct
 
 from healthd.core.model import Remedy
-from healthd.remediation.decide.handoff import AHEAD, CLOSE, HandoffRecord, PastAct, by_now, is_ahead, parse
 from healthd.remediation.decide.remediation import has_entry
 from healthd.remediation.ports import FleetSnapshot, NodeRecord, Slot
+from healthd.remediation.records.handoff import AHEAD, CLOSE, HandoffRecord, PastAct, by_now, is_ahead, parse
 
 CLUSTER = "cluster"
 """The scope of the whole fleet. It comes first in the order in which scopes are taken."""

@@ -18,7 +18,10 @@ from msgspec import Struct
 
 from healthd.core.model import REMEDY_RANK, REPAIRS, Remedy
 from healthd.remediation.decide.fleet import listed, out_limit
-from healthd.remediation.decide.handoff import (
+from healthd.remediation.decide.remediation import PAST_OF, Remediation, Repair, code_of
+from healthd.remediation.decide.rules import STEPS
+from healthd.remediation.ports import FleetSnapshot
+from healthd.remediation.records.handoff import (
     CLOSE,
     HandoffRecord,
     PastAct,
@@ -28,9 +31,6 @@ from healthd.remediation.decide.handoff import (
     is_ahead,
     parse,
 )
-from healthd.remediation.decide.remediation import PAST_OF, Remediation, Repair, code_of
-from healthd.remediation.decide.rules import STEPS
-from healthd.remediation.ports import FleetSnapshot
 
 _REMEDY_OF = {act: remedy for remedy, act in PAST_OF.items()}
 

@@ -16,7 +16,9 @@ from msgspec.structs import replace
 
 from healthd.core.model import Diagnosis, Mode, Refused, Remedy, Step
 from healthd.judge.clock import moved
-from healthd.remediation.decide.handoff import (
+from healthd.remediation.decide.on_job import JobRestart
+from healthd.remediation.ports import Hold
+from healthd.remediation.records.handoff import (
     CLOSE,
     HandoffRecord,
     PastAct,
@@ -29,8 +31,6 @@ from healthd.remediation.decide.handoff import (
     with_outcome,
     word,
 )
-from healthd.remediation.decide.on_job import JobRestart
-from healthd.remediation.ports import Hold
 
 PREFIX = "healthd: "
 _TEXT = re.compile(rf"{PREFIX}(\S+) (\S.*) \[([0-9A-Za-z]+)\]")  # a mount may have spaces

@@ -12,10 +12,10 @@ from datetime import UTC, datetime, timedelta
 
 from msgspec import Struct
 
-from healthd.remediation.decide.handoff import HandoffRecord, is_ahead, parse
 from healthd.remediation.decide.paging import OUT_BY_COMMAND_S
 from healthd.remediation.decide.remediation import QUARANTINE_CODE, code_of, remediation_id_of
 from healthd.remediation.ports import FleetSnapshot, HeldNode, Slot
+from healthd.remediation.records.handoff import HandoffRecord, is_ahead, parse
 
 WATCH_S = 7_200.0
 """How often a daemon that holds its node says in the record that it watches over it, in seconds."""

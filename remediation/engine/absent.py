@@ -23,7 +23,6 @@ from msgspec.structs import replace
 from healthd.core.errors import BackendError, BackendRefused
 from healthd.core.model import Mode, Remedy
 from healthd.remediation.decide.fleet import learning_s
-from healthd.remediation.decide.handoff import HandoffRecord, PastAct, PastRepair, by_now, is_ahead, parse, remembering
 from healthd.remediation.decide.ledger import Bounds, returns_of
 from healthd.remediation.decide.paging import OUT_BY_COMMAND_S
 from healthd.remediation.decide.policy import Rules
@@ -32,6 +31,7 @@ from healthd.remediation.decide.unwatched import HeldOut, held_out
 from healthd.remediation.engine.dependencies import Timeouts
 from healthd.remediation.engine.gates import released
 from healthd.remediation.ports import FleetSnapshot, HeldNode, Hold, NodeView, Orchestrator, Slot, is_drain
+from healthd.remediation.records.handoff import HandoffRecord, PastAct, PastRepair, by_now, is_ahead, parse, remembering
 
 SETTLE_S = 60.0
 """How long a name has to be without a machine before anything of it is released."""

@@ -31,7 +31,6 @@ from healthd.remediation.decide.commands import (
     repaired_meanwhile,
 )
 from healthd.remediation.decide.drive import continued_as, heading_back
-from healthd.remediation.decide.handoff import parse
 from healthd.remediation.decide.policy import holder
 from healthd.remediation.decide.remediation import QUARANTINE_CODE, End, Remediation, is_begun, remediation_id_of
 from healthd.remediation.engine.deciding import Decider
@@ -39,6 +38,7 @@ from healthd.remediation.engine.dependencies import Dependencies
 from healthd.remediation.engine.step_result import EngineStats, StepJournal
 from healthd.remediation.engine.steps import Steps
 from healthd.remediation.ports import NodeView, StateOwner
+from healthd.remediation.records.handoff import parse
 
 
 class CommandChecks:

@@ -21,7 +21,6 @@ from msgspec.structs import replace
 from healthd.core.errors import BackendError, BackendRefused
 from healthd.core.model import Decision, Diagnosis, Mode, Refusal, Refused, Remedy
 from healthd.remediation.decide.drive import KnownFaults, is_untried
-from healthd.remediation.decide.handoff import HandoffRecord, Versions, by_now, is_ahead, parse, showing
 from healthd.remediation.decide.ledger import on_record
 from healthd.remediation.decide.policy import (
     Considered,
@@ -41,6 +40,7 @@ from healthd.remediation.decide.unwatched import WATCH_S
 from healthd.remediation.engine.dependencies import Dependencies, Slots
 from healthd.remediation.engine.slots import FIRST_PAUSE_S, LONGEST_PAUSE_S
 from healthd.remediation.ports import FleetSnapshot, NodeView, Orchestrator
+from healthd.remediation.records.handoff import HandoffRecord, Versions, by_now, is_ahead, parse, showing
 
 OTHERS_AGE_S = 60.0
 """How old, in seconds, what other nodes show may be for a decision about a node that is out already."""

@@ -32,12 +32,12 @@ from healthd.remediation.decide.fleet import (
     replacements,
     requested,
 )
-from healthd.remediation.decide.handoff import Versions
 from healthd.remediation.decide.ledger import records_of
 from healthd.remediation.decide.paging import Limits
 from healthd.remediation.decide.policy import Rules
 from healthd.remediation.decide.remediation import Remediation, Repair
 from healthd.remediation.ports import FleetSnapshot, JobControl, Orchestrator, Provisioner, Slot
+from healthd.remediation.records.handoff import Versions
 
 _CANARY_AGE_S = 30.0
 """How old a reading of the fleet may be by which the canary ends: what has ended well stays so."""

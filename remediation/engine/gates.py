@@ -22,7 +22,6 @@ from healthd.remediation.decide.adoption import has_booted
 from healthd.remediation.decide.approval import ApprovalGate, ask, objection
 from healthd.remediation.decide.drive import own, undriven, why_lowered
 from healthd.remediation.decide.freeze import frozen
-from healthd.remediation.decide.handoff import HandoffRecord, by_now, parse, text_of_record
 from healthd.remediation.decide.paging import out_since
 from healthd.remediation.decide.policy import holder
 from healthd.remediation.decide.remediation import QUARANTINE_CODE, REPAIR_CODE, End, Phase, Remediation
@@ -30,6 +29,7 @@ from healthd.remediation.decide.rules import RuleAnswer
 from healthd.remediation.engine.dependencies import Dependencies, Judgement
 from healthd.remediation.engine.step_result import StepResult, ended, paused
 from healthd.remediation.ports import NodeView, Orchestrator
+from healthd.remediation.records.handoff import HandoffRecord, by_now, parse, text_of_record
 
 
 class Gates:

@@ -18,12 +18,12 @@ from healthd.core.errors import BackendError
 from healthd.core.model import Action, Decision, Refusal, Refused
 from healthd.judge.diagnose import roots_of
 from healthd.remediation.decide.adoption import found_remediation, has_booted, must_be_shown
-from healthd.remediation.decide.handoff import HandoffRecord, parse
 from healthd.remediation.decide.ledger import many_returns, returns_of
 from healthd.remediation.decide.remediation import Remediation, remediation_id_of
 from healthd.remediation.engine.dependencies import Dependencies
 from healthd.remediation.engine.step_result import StepJournal
 from healthd.remediation.ports import Hold, is_drain
+from healthd.remediation.records.handoff import HandoffRecord, parse
 
 _DRAIN_EVERY_S = 1800.0  # one reading of this node
 _FOR_S = 86_400.0

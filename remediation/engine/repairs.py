@@ -28,12 +28,12 @@ from healthd.core.model import NODE, Clearance, ClearsBy, Event, Refusal, Refuse
 from healthd.remediation.decide.adoption import repair_record
 from healthd.remediation.decide.approval import needs_approval
 from healthd.remediation.decide.drive import is_replaced
-from healthd.remediation.decide.handoff import UNASKED_S, HandoffRecord, instance_of, parse, word
 from healthd.remediation.decide.remediation import ACTS, End, Phase, Remediation, has_entry, is_begun, without_entry
 from healthd.remediation.decide.rules import STEPS, without_drain
 from healthd.remediation.engine.dependencies import Dependencies, Resetter, Timeouts
 from healthd.remediation.engine.step_result import StepJournal, StepResult, at_next, ended, waits
 from healthd.remediation.ports import NodeView, Provisioner, StateOwner
+from healthd.remediation.records.handoff import UNASKED_S, HandoffRecord, instance_of, parse, word
 
 _REPEATS_AFTER = timedelta(minutes=1)
 

@@ -12,9 +12,9 @@ from pathlib import Path
 
 from healthd.config.schema.config import Config
 from healthd.core.errors import StoreError
-from healthd.remediation.decide.handoff import word
 from healthd.remediation.provisioners.aws import Aws
 from healthd.remediation.provisioners.detect import Metadata, region_of
+from healthd.remediation.records.handoff import word
 
 _SCHEME = "s3://"
 

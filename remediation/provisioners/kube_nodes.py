@@ -12,10 +12,10 @@ from typing import Protocol
 
 from healthd.core.errors import BackendError, BackendRefused
 from healthd.core.model import Remedy
-from healthd.remediation.decide.handoff import instance_of
 from healthd.remediation.ports import Provisioner, StateOwner
 from healthd.remediation.provisioners.platform_reads import before_acting
 from healthd.remediation.provisioners.target_node import TargetNode
+from healthd.remediation.records.handoff import instance_of
 
 _REQUEST_IS_OVER_S = 90.0  # kube-apiserver ends its own requests after 60 s (--request-timeout)
 

@@ -12,9 +12,9 @@ from typing import Protocol
 
 from healthd.core.errors import BackendBusy, BackendError, BackendRefused
 from healthd.core.model import Remedy
-from healthd.remediation.decide.handoff import parse
 from healthd.remediation.ports import StateOwner
 from healthd.remediation.provisioners.target_node import TargetNode
+from healthd.remediation.records.handoff import parse
 
 UNHEARD_S = 2700.0
 """After how many seconds a request without a result pages: EKS waits 10 to 30 minutes, HyperPod some minutes."""

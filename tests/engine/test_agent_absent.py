@@ -11,9 +11,9 @@ from healthd.agent.agent import Agent, reading_agent
 from healthd.config.load import load
 from healthd.core.check import discover
 from healthd.core.model import Mode
-from healthd.remediation.decide.handoff import HandoffRecord
 from healthd.remediation.decide.unwatched import SILENT_S
 from healthd.remediation.engine.absent import DEAD_S, AbsentNodes, AbsentWatch
+from healthd.remediation.records.handoff import HandoffRecord
 from healthd.sim.cluster import FakeOrchestrator
 from tests.support.engine_rig import XID_95, World
 

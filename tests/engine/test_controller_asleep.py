@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from healthd.core.model import Remedy
-from healthd.remediation.decide.handoff import RequestAnswer
+from healthd.remediation.records.handoff import RequestAnswer
 from tests.support.controller_rig import NODE, AskedWorld
 
 

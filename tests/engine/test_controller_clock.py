@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from healthd.remediation.decide.handoff import RequestAnswer
+from healthd.remediation.records.handoff import RequestAnswer
 from tests.engine.test_controller_repeats import ROUNDS, boundaries, is_done, name, settled, world_of
 from tests.engine.test_controller_replay import reboot_asked
 from tests.support.controller_rig import NODE, SILENT_S, STEP_S, TIMEOUTS, AskedWorld

@@ -9,9 +9,9 @@ from msgspec.structs import replace
 
 from healthd.core.errors import BackendRefused
 from healthd.core.model import Event, Remedy
-from healthd.remediation.decide.handoff import RequestAnswer
 from healthd.remediation.decide.remediation import End, Phase, Remediation
 from healthd.remediation.decide.rules import STEPS
+from healthd.remediation.records.handoff import RequestAnswer
 from healthd.state.store import Store
 from tests.support.controller_rig import NODE, AskedWorld
 from tests.support.engine_wire import kill

@@ -12,9 +12,9 @@ from msgspec.structs import replace
 from healthd.core.errors import BackendBusy, BackendRefused, BackendUnknown
 from healthd.core.model import Refusal, Remedy, Step
 from healthd.remediation.controller.node_status import RepairState
-from healthd.remediation.decide.handoff import HandoffRecord, RequestAnswer, parse
 from healthd.remediation.decide.remediation import Phase
 from healthd.remediation.ports import Provisioner
+from healthd.remediation.records.handoff import HandoffRecord, RequestAnswer, parse
 from healthd.sim.cluster import FakeCluster
 from tests.engine.test_controller_repeats import settled
 from tests.support.controller_rig import NODE, STEP_S, AskedWorld

@@ -11,8 +11,8 @@ from msgspec.structs import replace
 
 from healthd.core.errors import BackendDenied, BackendRefused, BackendUnknown, HealthdError
 from healthd.core.model import Mode, Remedy
-from healthd.remediation.decide.handoff import RequestAnswer, withdrawing
 from healthd.remediation.decide.remediation import PAST_OF
+from healthd.remediation.records.handoff import RequestAnswer, withdrawing
 from tests.engine.test_controller_replay import STORIES
 from tests.support.controller_rig import NODE, STEP_S, AskedWorld
 from tests.support.engine_wire import kill, no_answer

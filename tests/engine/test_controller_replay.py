@@ -19,7 +19,7 @@ from healthd.core.errors import (
 )
 from healthd.core.model import Mode, Remedy
 from healthd.remediation.controller.node_status import RepairState
-from healthd.remediation.decide.handoff import HandoffRecord, RequestAnswer, word
+from healthd.remediation.records.handoff import HandoffRecord, RequestAnswer, word
 from tests.support.controller_rig import NODE, STEP_S, TIMEOUTS, AskedWorld, Happening
 from tests.support.engine_wire import disk_is_full, kill, no_answer
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from healthd.core.model import Mode, Remedy
-from healthd.remediation.decide.handoff import parse
+from healthd.remediation.records.handoff import parse
 from healthd.sim.cluster import FakeOrchestrator
 from tests.support.engine_replay import WELL, Replay
 from tests.support.engine_rig import NODE, STORIES, XID_79, Trouble, World

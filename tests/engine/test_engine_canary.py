@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from healthd.core.model import Action, Mode, Refusal, Remedy, Step
 from healthd.remediation.decide.commands import Command, Verb
-from healthd.remediation.decide.handoff import HandoffRecord, PastAct, PastRepair, RepairResult, parse
+from healthd.remediation.records.handoff import HandoffRecord, PastAct, PastRepair, RepairResult, parse
 from tests.support.engine_replay import WELL, Replay
 from tests.support.engine_rig import NODE, STORIES, World
 from tests.support.engine_wire import kill

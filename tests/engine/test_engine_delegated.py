@@ -9,9 +9,9 @@ from msgspec.structs import replace
 
 from healthd.core.model import Action, Mode, Remedy
 from healthd.remediation.decide.commands import Command, Verb
-from healthd.remediation.decide.handoff import HandoffRecord, PastAct, RequestAnswer, parse
 from healthd.remediation.decide.ledger import repairs_of
 from healthd.remediation.provisioners.delegated import DelegatedProvisioner
+from healthd.remediation.records.handoff import HandoffRecord, PastAct, RequestAnswer, parse
 from tests.support.engine_replay import when
 from tests.support.engine_rig import WORN_OUT, XID_79, Trouble, World
 from tests.support.engine_wire import kill

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from healthd.core.errors import BackendDenied, StoreError
-from healthd.remediation.decide.handoff import parse
 from healthd.remediation.decide.remediation import Remediation
+from healthd.remediation.records.handoff import parse
 from tests.support.engine_replay import WELL, Replay
 from tests.support.engine_rig import NODE, World, repair_story, replace_story
 from tests.support.engine_wire import kill

@@ -12,7 +12,7 @@ from healthd.core.errors import BackendBusy, BackendError, BackendRefused
 from healthd.core.model import Action, Component, Mode, Refusal, Remedy, Severity, Verdict
 from healthd.notify.news import topics
 from healthd.remediation.decide.commands import Command, Verb
-from healthd.remediation.decide.handoff import HandoffRecord, PastAct, PastRepair, RepairResult, Versions, parse
+from healthd.remediation.records.handoff import HandoffRecord, PastAct, PastRepair, RepairResult, Versions, parse
 from tests.support.engine_rig import IN, NODE, STORIES, WORN_OUT, XID_79, XID_95, Trouble, World
 
 

@@ -12,10 +12,10 @@ from msgspec.structs import replace
 from healthd.core.errors import BackendBusy, BackendRefused
 from healthd.core.model import Action, Mode, Refusal, Remedy, Step
 from healthd.remediation.decide.commands import Command
-from healthd.remediation.decide.handoff import parse
 from healthd.remediation.decide.remediation import QUARANTINE_CODE
 from healthd.remediation.engine.slots import LONGEST_PAUSE_S
 from healthd.remediation.ports import StateOwner
+from healthd.remediation.records.handoff import parse
 from tests.support.engine_replay import ADMIN, WELL, Replay, when
 from tests.support.engine_rig import (
     GPU,

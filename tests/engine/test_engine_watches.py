@@ -9,8 +9,8 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from healthd.core.model import Mode
-from healthd.remediation.decide.handoff import parse
 from healthd.remediation.decide.unwatched import SILENT_S, WATCH_S
+from healthd.remediation.records.handoff import parse
 from tests.support.engine_rig import XID_79, World
 
 _STEP_S = 600.0

@@ -13,9 +13,9 @@ import pytest
 from msgspec.structs import replace
 
 from healthd.core.model import Mode, Remedy, Step
-from healthd.remediation.decide.handoff import HandoffRecord
 from healthd.remediation.decide.remediation import Phase
 from healthd.remediation.ports import Provisioner
+from healthd.remediation.records.handoff import HandoffRecord
 from tests.support.controller_rig import STEP_S, AskedWorld
 from tests.support.fake_repairs import FakeProvisioner
 

@@ -13,8 +13,6 @@ from healthd.agent.wiring import fleet_of
 from healthd.core.errors import BackendUnknown
 from healthd.core.hostlist import unfolded
 from healthd.remediation.controller import requests as asked
-from healthd.remediation.decide import handoff
-from healthd.remediation.decide.summary import parse_summary
 from healthd.remediation.orchestrators.kubernetes import budget as kube_budget
 from healthd.remediation.orchestrators.kubernetes import conditions as kube_conditions
 from healthd.remediation.orchestrators.kubernetes import count as kube_count
@@ -37,6 +35,8 @@ from healthd.remediation.orchestrators.slurm import orchestrator as slurm
 from healthd.remediation.orchestrators.slurm import slots as slurm_slots
 from healthd.remediation.orchestrators.slurm.reasons import as_written, hold_of, is_automatic, without_remarks
 from healthd.remediation.provisioners.slurm_node import our_slot, read_node
+from healthd.remediation.records import handoff
+from healthd.remediation.records.summary import parse_summary
 from tests.fuzz.target import Target, each_takes, text
 
 T = TypeVar("T")

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from healthd.notify.held import WAITS, held
 from healthd.notify.news import PAGED, NewsKind, Piece, Topic, TopicMemory, tell
-from healthd.remediation.decide.incident_notices import LASTS, IncidentNotice, IncidentNotices
+from healthd.remediation.records.incident_notices import LASTS, IncidentNotice, IncidentNotices
 
 NOW = datetime(2026, 11, 24, 12, tzinfo=UTC)
 NODE = "gpu-007"

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from healthd.fleet.incidents import IncidentMemory, IncidentRules, observed
 from healthd.fleet.nodes import FleetNode, fleet_nodes
-from healthd.remediation.decide.incident_notices import is_fabric
-from healthd.remediation.decide.summary import NodeState, NodeSummary
 from healthd.remediation.ports import ListedNode
+from healthd.remediation.records.incident_notices import is_fabric
+from healthd.remediation.records.summary import NodeState, NodeSummary
 
 NOW = datetime(2026, 11, 24, 12, tzinfo=UTC)
 RULES = IncidentRules()

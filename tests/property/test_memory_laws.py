@@ -11,11 +11,11 @@ from msgspec.structs import replace
 
 from healthd.core.model import REPAIRS, Action, Component, Mode, Remedy
 from healthd.remediation.decide.adoption import repair_record
-from healthd.remediation.decide.handoff import HandoffRecord, PastAct, parse
 from healthd.remediation.decide.ledger import Bounds, on_record, repairs_of
 from healthd.remediation.decide.policy import Rules, Situation, question
 from healthd.remediation.decide.remediation import End, Remediation, after
 from healthd.remediation.ports import FleetSnapshot, NodeView
+from healthd.remediation.records.handoff import HandoffRecord, PastAct, parse
 from tests.support.judgement import START, a_remediation, all_read, decided_by, diagnosis
 from tests.support.sampling import examples
 

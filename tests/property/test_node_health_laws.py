@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from healthd.core.model import Remedy
-from healthd.remediation.decide.handoff import HandoffRecord, PastAct, PastRepair, RepairResult, RequestAnswer, parse
 from healthd.remediation.orchestrators.kubernetes.node_health import (
     read_record,
     record_of,
@@ -15,6 +14,7 @@ from healthd.remediation.orchestrators.kubernetes.node_health import (
     text_of,
     without_nulls,
 )
+from healthd.remediation.records.handoff import HandoffRecord, PastAct, PastRepair, RepairResult, RequestAnswer, parse
 
 TEXTS = st.text(max_size=12)
 TIMES = st.datetimes(timezones=st.just(__import__("datetime").UTC)) | st.none()

@@ -16,9 +16,9 @@ from healthd.core.errors import HealthdError
 from healthd.core.model import Mode, Remedy
 from healthd.remediation.controller.requests import wanted
 from healthd.remediation.decide.adoption import repair_record
-from healthd.remediation.decide.handoff import HandoffRecord, RequestAnswer, parse
 from healthd.remediation.decide.remediation import Remediation
 from healthd.remediation.decide.rules import STEPS
+from healthd.remediation.records.handoff import HandoffRecord, RequestAnswer, parse
 from tests.support.controller_rig import AskedWorld
 from tests.support.engine_wire import kill, no_answer
 from tests.support.sampling import examples

@@ -13,9 +13,9 @@ from msgspec.structs import replace
 
 from healthd.core.errors import BackendBusy
 from healthd.core.model import Mode, Remedy, Step
-from healthd.remediation.decide.handoff import RequestAnswer
 from healthd.remediation.decide.remediation import Phase
 from healthd.remediation.provisioners.delegated import DelegatedProvisioner
+from healthd.remediation.records.handoff import RequestAnswer
 from healthd.sim.cluster import FakeOrchestrator
 from tests.support.controller_rig import NODE, AskedWorld
 from tests.support.engine_wire import kill

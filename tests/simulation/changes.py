@@ -15,11 +15,11 @@ from msgspec.structs import replace
 from healthd.core.model import Component, Diagnosis, Event
 from healthd.notify.delivery import Deliver
 from healthd.notify.message import Message
-from healthd.remediation.decide.handoff import HandoffRecord, parse
 from healthd.remediation.decide.policy import Rules
 from healthd.remediation.decide.remediation import Remediation
 from healthd.remediation.engine.dependencies import Dependencies, Judgement, RemediationStore
 from healthd.remediation.ports import FleetSnapshot, NodeRecord, NodeView, Orchestrator, Slot
+from healthd.remediation.records.handoff import HandoffRecord, parse
 from tests.support.engine_wire import Wire, WiredOrchestrator, WiredProvisioner, WiredRemediations
 
 

@@ -14,8 +14,8 @@ from msgspec.structs import replace
 from healthd.config.schema.config import Config
 from healthd.core.model import Mode
 from healthd.notify.message import Message
-from healthd.remediation.decide.handoff import RequestAnswer, parse
 from healthd.remediation.policy_files import policy_of
+from healthd.remediation.records.handoff import RequestAnswer, parse
 from tests.simulation.changes import Change
 from tests.simulation.daemon import Ground
 from tests.simulation.gangs import Gangs

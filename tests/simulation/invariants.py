@@ -15,9 +15,9 @@ from healthd.core.model import Action, Remedy, Severity, Step
 from healthd.notify.message import Message
 from healthd.notify.news import KNOWN_CHANGES_EVERY_S, NODE_KEY, PAGED, NewsKind
 from healthd.remediation.decide.fleet import out_limit
-from healthd.remediation.decide.handoff import RequestAnswer, parse
 from healthd.remediation.decide.ledger import repairs_of
 from healthd.remediation.decide.remediation import ACTS, QUARANTINE_CODE, End, Phase, Remediation, code_of
+from healthd.remediation.records.handoff import RequestAnswer, parse
 from healthd.sim.cluster import FakeUpdate
 from tests.simulation.daemon import Ground
 from tests.simulation.head import Head

@@ -21,7 +21,9 @@ from healthd.fleet.nodes import fleet_nodes
 from healthd.fleet.readings import reading_of
 from healthd.ledger.changes import NodeReading, SeenFault, with_inventory
 from healthd.ledger.entries import LedgerGpu, MachineIdentity
-from healthd.remediation.decide.handoff import (
+from healthd.remediation.decide.remediation import PREFIX
+from healthd.remediation.ports import Hold, ListedNode
+from healthd.remediation.records.handoff import (
     HandoffRecord,
     PastAct,
     PastRepair,
@@ -29,9 +31,7 @@ from healthd.remediation.decide.handoff import (
     remembering,
     with_outcome,
 )
-from healthd.remediation.decide.remediation import PREFIX
-from healthd.remediation.decide.summary import NodeState, NodeSummary
-from healthd.remediation.ports import Hold, ListedNode
+from healthd.remediation.records.summary import NodeState, NodeSummary
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 CODES = ("gpu.xid.79", "gpu.xid.95", "gpu.xid.119")

@@ -9,9 +9,9 @@ from random import Random
 from healthd.core.errors import BackendBusy, BackendRefused
 from healthd.core.model import Finding, Remedy
 from healthd.notify.message import Message
-from healthd.remediation.decide.handoff import parse
 from healthd.remediation.ports import Provisioner
 from healthd.remediation.provisioners.delegated import DelegatedProvisioner
+from healthd.remediation.records.handoff import parse
 from healthd.state.store import IN_MEMORY, Store
 from tests.simulation.ailments import Act, Ailment, Kind, component_of
 from tests.simulation.daemon import BootAlone, Daemon, Disk, Fuse, Ground

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from random import Random
 
-from healthd.remediation.decide.handoff import parse
+from healthd.remediation.records.handoff import parse
 from tests.simulation.daemon import Ground
 from tests.simulation.node import Node
 

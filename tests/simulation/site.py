@@ -29,9 +29,7 @@ from healthd.notify.incident_hold import IncidentHold
 from healthd.notify.message import Message
 from healthd.notify.news import PAGED
 from healthd.notify.notifier import Notifier
-from healthd.remediation.decide.domain_fence import DomainFence
-from healthd.remediation.decide.incident_notices import IncidentNotice, IncidentNotices
-from healthd.remediation.decide.summary import NodeSummary, summary_of
+from healthd.remediation.decide.node_summary import summary_of
 from healthd.remediation.orchestrators.slurm.incident_reservations import (
     fence_creation,
     fence_name,
@@ -42,6 +40,9 @@ from healthd.remediation.orchestrators.slurm.incident_reservations import (
 from healthd.remediation.orchestrators.slurm.reporter import SlurmReporter
 from healthd.remediation.policy_files import policy_of
 from healthd.remediation.ports import ListedNode, Slot
+from healthd.remediation.records.domain_fence import DomainFence
+from healthd.remediation.records.incident_notices import IncidentNotice, IncidentNotices
+from healthd.remediation.records.summary import NodeSummary
 from healthd.state.store import IN_MEMORY, Store
 from tests.simulation.changes import Change
 from tests.simulation.daemon import BootAlone, Daemon, Disk, Fuse, Ground

@@ -16,7 +16,7 @@ from healthd.ledger.database import Ledger
 from healthd.ledger.entries import EntryKind, LedgerContents, SpanState
 from healthd.ledger.feed import LedgerFeed
 from healthd.ledger.report import FleetReport, fleet_report
-from healthd.remediation.decide.handoff import PastAct
+from healthd.remediation.records.handoff import PastAct
 from tests.simulation.lawful import HOUR, START, FailureLaw, LawfulFleet
 from tests.support.sampling import of_this_run
 

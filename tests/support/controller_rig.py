@@ -15,11 +15,11 @@ from healthd.core.errors import BackendBusy
 from healthd.core.model import Mode, Remedy, Step
 from healthd.remediation.controller.controller import Controller
 from healthd.remediation.controller.node_status import NodeStatus
-from healthd.remediation.decide.handoff import HandoffRecord, RequestAnswer, parse
 from healthd.remediation.decide.policy import Rules
 from healthd.remediation.decide.remediation import Phase
 from healthd.remediation.engine.dependencies import Timeouts
 from healthd.remediation.ports import Provisioner
+from healthd.remediation.records.handoff import HandoffRecord, RequestAnswer, parse
 from healthd.sim.cluster import FakeCluster, FakeOrchestrator
 from healthd.state.store import Store
 from healthd.testing import FakeClock

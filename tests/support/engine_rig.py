@@ -21,7 +21,6 @@ from healthd.core.node import Node
 from healthd.judge.clock import ClockWatch, was_set
 from healthd.remediation.decide.commands import Command, CommandOutcome, Verb
 from healthd.remediation.decide.fleet import CLUSTER
-from healthd.remediation.decide.handoff import Versions
 from healthd.remediation.decide.ledger import repairs_of
 from healthd.remediation.decide.on_job import JobStage
 from healthd.remediation.decide.policy import Rules
@@ -30,6 +29,7 @@ from healthd.remediation.engine.dependencies import Dependencies, Heartbeat, Tim
 from healthd.remediation.engine.engine import Engine
 from healthd.remediation.engine.slots import SlotKeeper
 from healthd.remediation.ports import JobControl, Orchestrator
+from healthd.remediation.records.handoff import Versions
 from healthd.sim.cluster import FakeCluster, FakeOrchestrator, FakeUpdate
 from healthd.state.monitor import Monitor
 from healthd.state.store import Store

@@ -7,8 +7,8 @@ from typing import Any
 
 from healthd.core.model import Mode
 from healthd.fleet.nodes import FleetNode, fleet_nodes
-from healthd.remediation.decide.summary import NodeState, NodeSummary
 from healthd.remediation.ports import ListedNode
+from healthd.remediation.records.summary import NodeState, NodeSummary
 
 NOW = datetime(2026, 11, 24, 12, tzinfo=UTC)
 P5, GB200 = "p5.48xlarge", "p6e-gb200.36xlarge"

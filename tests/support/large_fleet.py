@@ -12,9 +12,9 @@ from datetime import datetime, timedelta
 from healthd.core.model import Mode, Remedy
 from healthd.fleet.nodes import FleetPicture, fleet_nodes
 from healthd.remediation.decide.fleet import CLUSTER
-from healthd.remediation.decide.handoff import HandoffRecord, PastAct, PastRepair, RepairResult
-from healthd.remediation.decide.summary import NodeState, NodeSummary
 from healthd.remediation.ports import Hold, ListedNode, Slot
+from healthd.remediation.records.handoff import HandoffRecord, PastAct, PastRepair, RepairResult
+from healthd.remediation.records.summary import NodeState, NodeSummary
 
 RACK = 18
 SICK_RACK = 1

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from healthd.core.errors import BackendError, BackendUnknown, StoreError
-from healthd.remediation.decide.domain_fence import DomainFence
 from healthd.remediation.orchestrators.kubernetes.api import KubeApi, Missing, ResourceKind, compare_and_swap
 from healthd.remediation.orchestrators.kubernetes.domain_fences import (
     WrittenFence,
@@ -23,6 +22,7 @@ from healthd.remediation.orchestrators.kubernetes.domain_fences import (
 )
 from healthd.remediation.orchestrators.kubernetes.lease_notes import LeaseNotes
 from healthd.remediation.orchestrators.kubernetes.node import KubeNode, node_of
+from healthd.remediation.records.domain_fence import DomainFence
 
 _Patch = Callable[[KubeNode], dict[str, Any] | None]
 

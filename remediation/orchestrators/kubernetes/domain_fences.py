@@ -17,9 +17,9 @@ from typing import Any
 import msgspec
 
 from healthd.core.encodable import NOT_JSON
-from healthd.remediation.decide.domain_fence import KUBE_TAINT, DomainFence
 from healthd.remediation.orchestrators.kubernetes.node import KubeNode, Taint, with_taints_patch
 from healthd.remediation.ports import ListedNode
+from healthd.remediation.records.domain_fence import KUBE_TAINT, DomainFence
 
 FENCES = "healthd.io/fences"
 """The annotation's key. Its Lease is that of the notices, ``incident_notes.INCIDENTS_LEASE``."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from healthd.config.schema.config import Config
-from healthd.remediation.decide.incident_notices import IncidentNotices
 from healthd.remediation.orchestrators.kubernetes.api import KubeApi, Missing, ResourceKind, connect
 from healthd.remediation.orchestrators.kubernetes.budget import annotations_of
 from healthd.remediation.orchestrators.kubernetes.gpu_clients import KubeGpuClients
@@ -15,6 +14,7 @@ from healthd.remediation.orchestrators.kubernetes.platform_requests import KubeP
 from healthd.remediation.orchestrators.kubernetes.pod_resources import started
 from healthd.remediation.orchestrators.kubernetes.reporter import AgentState, KubeReporter
 from healthd.remediation.orchestrators.kubernetes.transport import Pace
+from healthd.remediation.records.incident_notices import IncidentNotices
 
 __all__ = [
     "AgentState",

@@ -14,7 +14,7 @@ import msgspec
 
 from healthd.core.encodable import NOT_JSON
 from healthd.core.hostlist import folded, unfolded
-from healthd.remediation.decide.incident_notices import LASTS, IncidentNotice, IncidentNotices
+from healthd.remediation.records.incident_notices import LASTS, IncidentNotice, IncidentNotices
 
 INCIDENTS_LEASE, INCIDENTS = "healthd-incidents", "healthd.io/incidents"
 MOST_HOSTS, MOST_TEXT = 60_000, 180_000

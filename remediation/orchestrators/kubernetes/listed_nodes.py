@@ -14,9 +14,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from datetime import datetime
 
-from healthd.remediation.decide.domain_fence import KUBE_TAINT
 from healthd.remediation.decide.remediation import PREFIX
-from healthd.remediation.decide.summary import NodeState, NodeSummary
 from healthd.remediation.orchestrators.kubernetes.conditions import TYPES, WITH_WARNINGS, faults_in, stamp_of, time_of
 from healthd.remediation.orchestrators.kubernetes.labels import SHOWN, STOPPED, labels_on
 from healthd.remediation.orchestrators.kubernetes.node import (
@@ -30,6 +28,8 @@ from healthd.remediation.orchestrators.kubernetes.node import (
 )
 from healthd.remediation.orchestrators.kubernetes.node_health import HealthStatus, NodeHealth
 from healthd.remediation.ports import Hold, ListedNode
+from healthd.remediation.records.domain_fence import KUBE_TAINT
+from healthd.remediation.records.summary import NodeState, NodeSummary
 
 RACKS = ("nvidia.com/gpu.clique", "topology.k8s.aws/ultraserver-id", "topology.k8s.aws/network-node-layer-3")
 """The labels that say which nodes are one rack, the closest first. NVIDIA's DRA driver and GPU Feature Discovery: the

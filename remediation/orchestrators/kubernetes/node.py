@@ -25,9 +25,9 @@ import msgspec
 
 from healthd.core.encodable import NOT_JSON
 from healthd.core.errors import BackendRefused, BackendUnknown
-from healthd.remediation.decide.domain_fence import KUBE_TAINT
 from healthd.remediation.decide.remediation import PREFIX
 from healthd.remediation.ports import Hold, NodeView
+from healthd.remediation.records.domain_fence import KUBE_TAINT
 
 UNHEALTHY, CLAIMED, UNVERIFIED = "healthd.io/unhealthy", "healthd.io/claimed", "healthd.io/unverified"
 HOLD = "healthd.io/hold"

@@ -16,10 +16,10 @@ from collections.abc import Collection, Iterable, Mapping
 from msgspec import Struct
 
 from healthd.remediation.decide.fleet import CLUSTER
-from healthd.remediation.decide.summary import NodeState
 from healthd.remediation.orchestrators.kubernetes.budget import Budget
 from healthd.remediation.orchestrators.kubernetes.labels import STATE
 from healthd.remediation.orchestrators.kubernetes.node import CLAIMED, HOLD, UNHEALTHY, KubeNode
+from healthd.remediation.records.summary import NodeState
 
 RELABELLED_S = 60.0
 """How long the claim of a node that is out may stand in a scope that its label does not name: a Node that is registered

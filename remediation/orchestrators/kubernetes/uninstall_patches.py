@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from healthd.remediation.decide.domain_fence import KUBE_TAINT
 from healthd.remediation.orchestrators.kubernetes.conditions import TYPES
 from healthd.remediation.orchestrators.kubernetes.labels import CODE, STATE
 from healthd.remediation.orchestrators.kubernetes.node import (
@@ -23,6 +22,7 @@ from healthd.remediation.orchestrators.kubernetes.node import (
     without_taints,
 )
 from healthd.remediation.orchestrators.kubernetes.platform_signals import EKS_CONDITION, SIGNAL
+from healthd.remediation.records.domain_fence import KUBE_TAINT
 
 TAINTS = (UNHEALTHY, CLAIMED, UNVERIFIED, KUBE_TAINT)
 LABELS = (STATE, CODE)

@@ -13,10 +13,10 @@ from datetime import datetime
 from urllib.parse import quote, unquote
 
 from healthd.core.hostlist import folded, unfolded
-from healthd.remediation.decide.domain_fence import DomainFence
 from healthd.remediation.decide.freeze import from_epoch
-from healthd.remediation.decide.incident_notices import LASTS, IncidentNotice, IncidentNotices
 from healthd.remediation.orchestrators.slurm.slots import END, HEAD, creation, freeze_creation, records
+from healthd.remediation.records.domain_fence import DomainFence
+from healthd.remediation.records.incident_notices import LASTS, IncidentNotice, IncidentNotices
 
 WATCH = "healthd-incidents"
 """The name of the reservation that says that a controller reports incidents."""

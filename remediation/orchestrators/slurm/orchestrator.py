@@ -22,10 +22,7 @@ from healthd.config.schema.config import Config
 from healthd.core.errors import BackendRefused, BackendUnknown, ConfigError, SlotTaken, SourceError, SourceMissing
 from healthd.core.model import Mode, RunningJob
 from healthd.core.node import CommandResult
-from healthd.remediation.decide.domain_fence import DomainFence
 from healthd.remediation.decide.freeze import Freeze, in_words
-from healthd.remediation.decide.incident_notices import IncidentNotice, IncidentNotices
-from healthd.remediation.decide.summary import NodeSummary
 from healthd.remediation.orchestrators.slurm.incident_reservations import (
     fence_creation,
     fence_name,
@@ -56,6 +53,9 @@ from healthd.remediation.ports import (
     Slot,
     is_drain,
 )
+from healthd.remediation.records.domain_fence import DomainFence
+from healthd.remediation.records.incident_notices import IncidentNotice, IncidentNotices
+from healthd.remediation.records.summary import NodeSummary
 from healthd.sources.command import TRUNCATED, find_tool, run_command
 
 # sinfo -O with a suffix and no size pads nothing and cuts nothing (sinfo(1): "type[:[.][size][suffix]]"). StateComplete

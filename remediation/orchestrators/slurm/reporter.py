@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from healthd.core.backoff import pause_s
 from healthd.core.errors import BackendError
-from healthd.remediation.decide.summary import NodeSummary
+from healthd.remediation.records.summary import NodeSummary
 
 GAP_S = 10.0
 """How long a summary is shown at least."""

@@ -9,13 +9,13 @@ import boto3
 import pytest
 
 from healthd.core.model import Remedy
-from healthd.remediation.decide.handoff import HandoffRecord, RequestAnswer
 from healthd.remediation.ports import Provisioner
 from healthd.remediation.provisioners.autoscaling import AutoScalingProvisioner
 from healthd.remediation.provisioners.aws import Aws
 from healthd.remediation.provisioners.delegated import DelegatedProvisioner
 from healthd.remediation.provisioners.ec2 import Ec2Provisioner
 from healthd.remediation.provisioners.target_node import TargetNode
+from healthd.remediation.records.handoff import HandoffRecord, RequestAnswer
 from healthd.sim.cluster import FakeOrchestrator
 from tests.live.aws.aws_endpoint import REGION, AwsEndpoint
 from tests.support.controller_rig import NODE, AskedWorld

@@ -13,7 +13,7 @@ import boto3
 
 from healthd.core.model import Remedy
 from healthd.remediation.decide.fleet import that_counts
-from healthd.remediation.decide.handoff import HandoffRecord, RequestAnswer, parse
+from healthd.remediation.records.handoff import HandoffRecord, RequestAnswer, parse
 from tests.live.aws.aws_endpoint import REGION, AwsEndpoint
 from tests.live.aws.fake_hyperpod import CLUSTER, FakeHyperPod, FakeNode
 from tests.live.kubernetes.agent_rig import write_kubeconfig

@@ -13,8 +13,8 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from healthd.core.model import Remedy
-from healthd.remediation.decide.handoff import HandoffRecord
 from healthd.remediation.decide.remediation import with_act
+from healthd.remediation.records.handoff import HandoffRecord
 from tests.live.kubernetes.killed_kube_lives import AgentLife, Ending
 from tests.live.platforms.killed_agent import Rest
 from tests.live.platforms.operator_hands import Approved, Canary, Frozen, Undone

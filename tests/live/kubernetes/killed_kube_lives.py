@@ -17,8 +17,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from healthd.core.model import Remedy
-from healthd.remediation.decide.handoff import HandoffRecord, RequestAnswer, parse
 from healthd.remediation.orchestrators.kubernetes.orchestrator import KubernetesOrchestrator
+from healthd.remediation.records.handoff import HandoffRecord, RequestAnswer, parse
 from tests.live.aws.aws_endpoint import REGION
 from tests.live.aws.fake_hyperpod import CLUSTER
 from tests.live.kubernetes.agent_rig import administrator, write_kubeconfig

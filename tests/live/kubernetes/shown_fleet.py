@@ -15,9 +15,7 @@ from pathlib import Path
 from healthd.controller.status import status_of
 from healthd.core.model import Action, Decision, Mode, Refusal, Remedy, Step
 from healthd.remediation.controller.node_status import NodeStatus
-from healthd.remediation.decide.handoff import HandoffRecord
 from healthd.remediation.decide.remediation import Remediation
-from healthd.remediation.decide.summary import NodeState
 from healthd.remediation.orchestrators.kubernetes import node_health
 from healthd.remediation.orchestrators.kubernetes.budget import LEASE, STATUS, STATUS_LEASE, counts
 from healthd.remediation.orchestrators.kubernetes.conditions import TYPES, ConditionState, WrittenCondition, patch_of
@@ -25,6 +23,8 @@ from healthd.remediation.orchestrators.kubernetes.labels import Labels, with_lab
 from healthd.remediation.orchestrators.kubernetes.node import KEEPS
 from healthd.remediation.orchestrators.kubernetes.node_health import HealthStatus
 from healthd.remediation.orchestrators.kubernetes.node_health_api import NodeHealths
+from healthd.remediation.records.handoff import HandoffRecord
+from healthd.remediation.records.summary import NodeState
 from tests.live.kubernetes.agent_rig import Agents, add_leases, note
 from tests.live.kubernetes.control_plane import ControlPlane
 from tests.live.kubernetes.fleet_storm import REASON

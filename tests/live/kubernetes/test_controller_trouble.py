@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 from msgspec import Struct
 
-from healthd.remediation.decide.handoff import RequestAnswer
+from healthd.remediation.records.handoff import RequestAnswer
 from tests.live.aws import aws_endpoint
 from tests.live.aws.moto_server import dummy_env, moto_serving
 from tests.live.kubernetes import fault_proxy as faults

@@ -19,7 +19,6 @@ from healthd.fleet.fences import FenceRules
 from healthd.fleet.incidents import ENDS_AFTER, IncidentRules
 from healthd.fleet.kubernetes import read_fleet
 from healthd.fleet.nodes import FleetPicture, FleetState
-from healthd.remediation.decide.domain_fence import KUBE_TAINT
 from healthd.remediation.orchestrators.kubernetes.api import FIELD_MANAGER, connect
 from healthd.remediation.orchestrators.kubernetes.conditions import ConditionState
 from healthd.remediation.orchestrators.kubernetes.domain_fencer import KubeFencer
@@ -28,6 +27,7 @@ from healthd.remediation.orchestrators.kubernetes.incident_notes import INCIDENT
 from healthd.remediation.orchestrators.kubernetes.labels import Labels
 from healthd.remediation.orchestrators.kubernetes.lease_notes import LeaseNotes
 from healthd.remediation.orchestrators.kubernetes.transport import Pace
+from healthd.remediation.records.domain_fence import KUBE_TAINT
 from tests.live.kubernetes.agent_rig import write_kubeconfig
 from tests.live.kubernetes.api_client import Answer
 from tests.live.kubernetes.control_plane import NAMESPACE, ControlPlane

@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from healthd.remediation.decide.summary import NodeState
 from healthd.remediation.orchestrators.kubernetes.budget import FIXED_LIMIT, FIXED_NODES, LEASE, counts
 from healthd.remediation.orchestrators.kubernetes.conditions import (
     TYPES,
@@ -23,6 +22,7 @@ from healthd.remediation.orchestrators.kubernetes.conditions import (
     patch_of,
 )
 from healthd.remediation.orchestrators.kubernetes.labels import Labels, with_labels
+from healthd.remediation.records.summary import NodeState
 from tests.live.kubernetes.agent_rig import Agents, note
 from tests.live.kubernetes.control_plane import NAMESPACE, ControlPlane
 from tests.live.kubernetes.shown_fleet import WELL, Operator

@@ -18,8 +18,6 @@ from typing import Any
 import pytest
 
 from healthd.core.model import Remedy
-from healthd.remediation.decide.handoff import HandoffRecord
-from healthd.remediation.decide.summary import NodeState
 from healthd.remediation.orchestrators.kubernetes.api import FIELD_MANAGER
 from healthd.remediation.orchestrators.kubernetes.budget import CLAIM, LEASE, LIMIT, NODES, OUT
 from healthd.remediation.orchestrators.kubernetes.events import ClusterEvent, event_of
@@ -27,6 +25,8 @@ from healthd.remediation.orchestrators.kubernetes.incident_notes import INCIDENT
 from healthd.remediation.orchestrators.kubernetes.labels import CODE, STATE
 from healthd.remediation.orchestrators.kubernetes.node_health import record_of
 from healthd.remediation.orchestrators.kubernetes.old_records import MARK, MARKS
+from healthd.remediation.records.handoff import HandoffRecord
+from healthd.remediation.records.summary import NodeState
 from tests.live.kubernetes.agent_rig import EVENTS
 from tests.live.kubernetes.api_client import ApiClient
 from tests.live.kubernetes.control_plane import ACCOUNT, HEALTHS, LEASES, NAMESPACE, ControlPlane

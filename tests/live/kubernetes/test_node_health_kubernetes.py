@@ -14,7 +14,6 @@ from msgspec.structs import replace
 
 from healthd.core.errors import BackendError, BackendRefused, BackendUnknown
 from healthd.core.model import Remedy
-from healthd.remediation.decide.handoff import HandoffRecord, PastAct, PastRepair, RepairResult, RequestAnswer, parse
 from healthd.remediation.orchestrators.kubernetes.api import KubeApi, connect
 from healthd.remediation.orchestrators.kubernetes.node_health import HealthStatus, record_of, text_of
 from healthd.remediation.orchestrators.kubernetes.node_health_api import NO_CRD, NodeHealths
@@ -22,6 +21,7 @@ from healthd.remediation.orchestrators.kubernetes.old_records import MARK, MARKS
 from healthd.remediation.orchestrators.kubernetes.remote_node import RemoteKubeNode
 from healthd.remediation.orchestrators.kubernetes.transport import Pace
 from healthd.remediation.ports import NodeRecord, Slot
+from healthd.remediation.records.handoff import HandoffRecord, PastAct, PastRepair, RepairResult, RequestAnswer, parse
 from tests.live.kubernetes.agent_rig import Agents, add_leases, install_resource
 from tests.live.kubernetes.control_plane import HEALTHS, LEASES, NAMESPACE, ControlPlane
 from tests.live.kubernetes.fleet_controller import Fleet, Start

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from healthd.core.check import discover
-from healthd.remediation.decide.handoff import HandoffRecord, parse
+from healthd.remediation.records.handoff import HandoffRecord, parse
 from healthd.state.store import Store
 from tests.live.aws.aws_endpoint import REGION, AwsEndpoint
 from tests.live.aws.aws_forks import AwsForks

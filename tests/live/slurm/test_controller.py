@@ -13,7 +13,7 @@ import boto3
 import pytest
 
 from healthd.core.model import Remedy
-from healthd.remediation.decide.handoff import HandoffRecord, RequestAnswer
+from healthd.remediation.records.handoff import HandoffRecord, RequestAnswer
 from tests.live.aws.aws_endpoint import REGION
 from tests.live.aws.aws_forks import AwsForks, aws_forks
 from tests.live.aws.moto_server import moto_serving

@@ -12,7 +12,7 @@ import pytest
 
 from healthd.core.model import Mode
 from healthd.fleet.nodes import FleetState
-from healthd.remediation.decide.summary import NodeState, NodeSummary
+from healthd.remediation.records.summary import NodeState, NodeSummary
 from tests.live.slurm.slurm_lab import SlurmLab
 from tests.live.slurm.test_fleet_view import OBSERVE, Head
 from tests.live.slurm.test_spine import PCI, Nodes, quarantine

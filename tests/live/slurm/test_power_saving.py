@@ -13,11 +13,11 @@ import pytest
 from healthd.core.errors import BackendRefused
 from healthd.core.model import Mode
 from healthd.remediation.decide.fleet import TakeSlot, plan, scopes_of
-from healthd.remediation.decide.handoff import HandoffRecord, parse
 from healthd.remediation.decide.policy import Rules
 from healthd.remediation.engine.absent import AbsentNodes
 from healthd.remediation.engine.dependencies import Timeouts
 from healthd.remediation.orchestrators.slurm.orchestrator import SlurmOrchestrator
+from healthd.remediation.records.handoff import HandoffRecord, parse
 from tests.live.slurm.controller_lab import RunningController
 from tests.live.slurm.slurm_lab import SlurmLab
 

@@ -23,10 +23,10 @@ from healthd.fleet.slurm import read_fleet
 from healthd.notify.delivery import Receiver
 from healthd.notify.message import Message
 from healthd.notify.notifier import Notifier
-from healthd.remediation.decide.incident_notices import LASTS, IncidentNotice
-from healthd.remediation.decide.summary import NodeState, NodeSummary
 from healthd.remediation.orchestrators.slurm.incident_reservations import notice_name, parse_fences, parse_notices
 from healthd.remediation.orchestrators.slurm.orchestrator import SlurmOrchestrator
+from healthd.remediation.records.incident_notices import LASTS, IncidentNotice
+from healthd.remediation.records.summary import NodeState, NodeSummary
 from tests.live.slurm.slurm_lab import SlurmLab, skip_reason
 from tests.support.limits import limit_s
 from tests.support.running import command_line

@@ -7,8 +7,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from healthd.agent.wiring import fleet_of, kept_of
-from healthd.remediation.decide.handoff import showing
 from healthd.remediation.ports import FleetSnapshot, HeldNode, NodeRecord, ScopeSnapshot
+from healthd.remediation.records.handoff import showing
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 FLEET = FleetSnapshot(

@@ -22,9 +22,9 @@ from healthd.notify.delivery import NotDeliveredError, Receiver
 from healthd.notify.message import Message
 from healthd.notify.news import PAGED
 from healthd.notify.notifier import Notifier
-from healthd.remediation.decide.domain_fence import DomainFence
-from healthd.remediation.decide.incident_notices import IncidentNotice
-from healthd.remediation.decide.summary import NodeState
+from healthd.remediation.records.domain_fence import DomainFence
+from healthd.remediation.records.incident_notices import IncidentNotice
+from healthd.remediation.records.summary import NodeState
 from tests.support.fleet_readings import NOW, names, rack, reading
 
 MINUTE, CLIENTS = timedelta(minutes=1), 60

@@ -22,10 +22,10 @@ from healthd.fleet.nodes import FleetNode, FleetPicture, fleet_nodes
 from healthd.ledger.database import LEDGER, Ledger
 from healthd.ledger.entries import EntryKind, LedgerEntry, LedgerJob
 from healthd.notify.delivery import NotDeliveredError, RefusedError
-from healthd.remediation.decide.summary import NodeState, NodeSummary
 from healthd.remediation.orchestrators.slurm.job_comments import SlurmJob
 from healthd.remediation.orchestrators.slurm.job_list import ListedJob
 from healthd.remediation.ports import ListedNode
+from healthd.remediation.records.summary import NodeState, NodeSummary
 from tests.support.fleet_readings import NOW
 
 ENDED = NOW - 2 * SETTLES

@@ -12,8 +12,8 @@ from healthd.fleet.incident_text import incidents_data, incidents_text
 from healthd.fleet.incidents import ENDS_AFTER, IncidentMemory, IncidentRules, observed
 from healthd.fleet.nodes import FleetNode, FleetPicture, FleetState, fleet_nodes
 from healthd.fleet.text import why_text
-from healthd.remediation.decide.domain_fence import DomainFence
-from healthd.remediation.decide.summary import NodeState
+from healthd.remediation.records.domain_fence import DomainFence
+from healthd.remediation.records.summary import NodeState
 from tests.support.fleet_readings import NOW, names, rack, reading
 
 ONE = FenceRules(most=1)

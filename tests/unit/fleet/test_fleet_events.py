@@ -8,9 +8,9 @@ from healthd.fleet.events import MOST, FleetEvent, FleetEventKind, entered, rece
 from healthd.fleet.incidents import CauseKind, Incident, SharedCause
 from healthd.fleet.nodes import FleetNode, fleet_nodes
 from healthd.ledger.entries import EntryKind, LedgerEntry
-from healthd.remediation.decide.handoff import HandoffRecord, PastAct, PastRepair, RepairResult
-from healthd.remediation.decide.summary import NodeState, NodeSummary
 from healthd.remediation.ports import Hold, ListedNode
+from healthd.remediation.records.handoff import HandoffRecord, PastAct, PastRepair, RepairResult
+from healthd.remediation.records.summary import NodeState, NodeSummary
 
 NOW = datetime(2026, 11, 24, 12, 0, 30, tzinfo=UTC)
 SILENT_AFTER_S = 1500.0

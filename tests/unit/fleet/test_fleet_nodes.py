@@ -12,8 +12,8 @@ from healthd.api.grammar import FLEET_KEYS, FLEET_STATES
 from healthd.core.model import Mode
 from healthd.fleet.causes import By
 from healthd.fleet.nodes import AHEAD, FleetNode, FleetPicture, FleetState, fleet_nodes, in_states
-from healthd.remediation.decide.summary import NodeState, NodeSummary
 from healthd.remediation.ports import Hold, ListedNode, Slot
+from healthd.remediation.records.summary import NodeState, NodeSummary
 
 NOW = datetime(2026, 11, 24, 12, tzinfo=UTC)
 SILENT_AFTER_S = 1500.0

@@ -11,9 +11,9 @@ from healthd.core.model import Remedy
 from healthd.fleet.nodes import FleetNode
 from healthd.fleet.readings import reading_of, readings_of
 from healthd.ledger.entries import SpanState
-from healthd.remediation.decide.handoff import HandoffRecord, PastAct, PastRepair
-from healthd.remediation.decide.summary import NodeState, NodeSummary
 from healthd.remediation.ports import Hold, ListedNode
+from healthd.remediation.records.handoff import HandoffRecord, PastAct, PastRepair
+from healthd.remediation.records.summary import NodeState, NodeSummary
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 OURS = Hold(text="healthd: gpu.xid.79 GPU 3 [k1]", user="root", stamp=1)

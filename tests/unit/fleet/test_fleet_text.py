@@ -14,9 +14,9 @@ from healthd.core.model import Mode, Remedy
 from healthd.fleet.causes import by_cause
 from healthd.fleet.nodes import FleetNode, FleetPicture, FleetState, fleet_nodes, in_states
 from healthd.fleet.text import fleet_data, fleet_json, fleet_text, head, node_data, node_text, why_text
-from healthd.remediation.decide.handoff import HandoffRecord, PastAct, PastRepair, RepairResult, RequestAnswer
-from healthd.remediation.decide.summary import NodeState, NodeSummary
 from healthd.remediation.ports import Hold, ListedNode, Slot
+from healthd.remediation.records.handoff import HandoffRecord, PastAct, PastRepair, RepairResult, RequestAnswer
+from healthd.remediation.records.summary import NodeState, NodeSummary
 
 NOW = datetime(2026, 11, 24, 12, tzinfo=UTC)
 STAMP = int(NOW.timestamp())

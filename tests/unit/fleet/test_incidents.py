@@ -26,7 +26,7 @@ from healthd.fleet.incidents import (
     observed,
 )
 from healthd.fleet.nodes import FleetNode
-from healthd.remediation.decide.summary import NodeState
+from healthd.remediation.records.summary import NodeState
 from tests.support.fleet_readings import GB200, NOW, names, rack, reading
 
 RULES = IncidentRules()

@@ -16,13 +16,13 @@ from healthd.config.schema.config import Config
 from healthd.core.check import discover
 from healthd.core.errors import UsageError
 from healthd.core.model import Action, Remedy
-from healthd.remediation.decide.handoff import HandoffRecord
-from healthd.remediation.decide.incident_notices import IncidentNotice
 from healthd.remediation.decide.remediation import ORDERED, visible_text
 from healthd.remediation.orchestrators.kubernetes.conditions import TYPES, reason_of, states_of
 from healthd.remediation.orchestrators.slurm.incident_reservations import FENCE, WATCH, notice_name
 from healthd.remediation.orchestrators.slurm.slots import freeze_name
 from healthd.remediation.provisioners.slurm_node import ACTION_REBOOT, ACTION_REPLACE
+from healthd.remediation.records.handoff import HandoffRecord
+from healthd.remediation.records.incident_notices import IncidentNotice
 from tests.unit.house.test_english import Passage, hits
 from tests.unit.house.test_runbook_table import QUOTED, exists
 

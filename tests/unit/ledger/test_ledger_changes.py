@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from healthd.ledger.changes import NodeMemory, NodeReading, SeenFault, gone_changes, node_changes, with_inventory
 from healthd.ledger.entries import EntryKind, LedgerGpu, MachineIdentity, SpanState
-from healthd.remediation.decide.handoff import PastAct, PastRepair, RepairResult
+from healthd.remediation.records.handoff import PastAct, PastRepair, RepairResult
 
 T0 = datetime(2026, 1, 1, tzinfo=UTC)
 GPUS = (LedgerGpu(uuid="GPU-a", serial="16a", index="0"), LedgerGpu(uuid="GPU-b", serial="16b", index="3"))

@@ -27,7 +27,7 @@ from healthd.ledger.database import Ledger
 from healthd.ledger.entries import EntryKind, LedgerEntry, SpanState, WatchInterval
 from healthd.ledger.feed import LedgerFeed
 from healthd.ledger.report import fleet_report
-from healthd.remediation.decide.handoff import PastAct, PastRepair
+from healthd.remediation.records.handoff import PastAct, PastRepair
 from tests.support.fleet_readings import reading
 
 T0 = datetime(2026, 1, 1, tzinfo=UTC)

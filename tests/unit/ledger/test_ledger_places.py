@@ -23,8 +23,8 @@ from healthd.ledger.database import Ledger
 from healthd.ledger.entries import MachineIdentity, SpanState
 from healthd.ledger.feed import LedgerFeed
 from healthd.ledger.text import case_text
-from healthd.remediation.decide.handoff import PastAct, PastRepair
 from healthd.remediation.provisioners.instance_topology import InstancePlace
+from healthd.remediation.records.handoff import PastAct, PastRepair
 from tests.support.fleet_readings import reading
 
 T0 = datetime(2026, 1, 1, tzinfo=UTC)

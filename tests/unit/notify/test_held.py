@@ -15,7 +15,7 @@ from healthd.notify.incident_hold import HELD_S, WAITING_S, IncidentHold
 from healthd.notify.message import Message, Sender
 from healthd.notify.news import PAGED, Topic, topics
 from healthd.notify.notifier import Notifier
-from healthd.remediation.decide.incident_notices import LASTS, IncidentNotice, IncidentNotices
+from healthd.remediation.records.incident_notices import LASTS, IncidentNotice, IncidentNotices
 
 NOW = datetime(2026, 11, 24, 12, tzinfo=UTC)
 LOST = Topic(key="lost", message="/fsx is not mounted", code="lustre.missing", component="mount:/fsx", critical=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 from healthd.remediation.decide.blame_limit import drained_before
-from healthd.remediation.decide.handoff import HandoffRecord, PastAct, PastRepair
 from healthd.remediation.ports import FleetSnapshot, HeldNode, NodeRecord
+from healthd.remediation.records.handoff import HandoffRecord, PastAct, PastRepair
 
 NOW = datetime(2026, 11, 24, 12, 0, tzinfo=UTC)
 

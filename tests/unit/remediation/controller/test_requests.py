@@ -19,8 +19,8 @@ from healthd.remediation.controller.requests import (
     wanted,
     withdrawn,
 )
-from healthd.remediation.decide.handoff import HandoffRecord, RequestAnswer, withdrawing
 from healthd.remediation.ports import Hold, NodeView
+from healthd.remediation.records.handoff import HandoffRecord, RequestAnswer, withdrawing
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 REBOOT, REPLACE = Remedy.REBOOT_NODE, Remedy.REPLACE_NODE

@@ -9,9 +9,9 @@ from msgspec.structs import replace
 
 from healthd.core.model import Mode, Remedy, Step
 from healthd.remediation.decide.adoption import found_remediation, has_booted, orphaned
-from healthd.remediation.decide.handoff import HandoffRecord
 from healthd.remediation.decide.remediation import QUARANTINE_CODE, REPAIR_CODE, End, Remediation
 from healthd.remediation.ports import Hold, NodeView, Slot
+from healthd.remediation.records.handoff import HandoffRecord
 from tests.support.judgement import START
 
 STAMP = int(START.timestamp()) - 600

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from healthd.core.model import Remedy
-from healthd.remediation.decide.handoff import HandoffRecord, PastAct, PastRepair, RepairResult
 from healthd.remediation.decide.ledger import (
     Bounds,
     FleetRecords,
@@ -21,6 +20,7 @@ from healthd.remediation.decide.ledger import (
     settle_s,
 )
 from healthd.remediation.ports import FleetSnapshot, HeldNode, NodeRecord
+from healthd.remediation.records.handoff import HandoffRecord, PastAct, PastRepair, RepairResult
 from tests.support.judgement import START
 
 CODE = "gpu.driver.odd"

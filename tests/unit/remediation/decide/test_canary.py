@@ -10,12 +10,12 @@ from msgspec.structs import replace
 from healthd.core.model import Decision, Mode, Refused, Remedy
 from healthd.remediation.decide.approval import approve, ask, needs_approval, objection, waiting_words
 from healthd.remediation.decide.canary import canary, revision_of, worked
-from healthd.remediation.decide.handoff import HandoffRecord, PastAct, PastRepair, RepairResult, parse
 from healthd.remediation.decide.ledger import Bounds, FleetRecords
 from healthd.remediation.decide.policy import Needs, Question, Readings, Rules, Situation, decide, question
 from healthd.remediation.decide.remediation import Remediation
 from healthd.remediation.decide.rules import BY_REMEDY, RESET, Policy, Rule
 from healthd.remediation.ports import FleetSnapshot, NodeRecord, NodeView
+from healthd.remediation.records.handoff import HandoffRecord, PastAct, PastRepair, RepairResult, parse
 from tests.support.judgement import START, UNCONTAINED, a_remediation, at
 
 BOUNDS = Bounds()

@@ -28,8 +28,8 @@ from healthd.remediation.decide.fleet import (
     scopes_of,
     that_counts,
 )
-from healthd.remediation.decide.handoff import HandoffRecord, PastAct, PastRepair, RequestAnswer, parse
 from healthd.remediation.ports import FleetSnapshot, NodeRecord, ScopeSnapshot, Slot
+from healthd.remediation.records.handoff import HandoffRecord, PastAct, PastRepair, RequestAnswer, parse
 
 ME = "me"
 

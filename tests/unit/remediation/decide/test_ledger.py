@@ -9,10 +9,10 @@ from msgspec.structs import replace
 
 from healthd.core.model import Remedy, Step
 from healthd.remediation.decide.drive import lowered
-from healthd.remediation.decide.handoff import HandoffRecord, PastAct, PastRepair, RepairResult
 from healthd.remediation.decide.ledger import Bounds, on_record, recent, repairs_of, rungs_left, same_fault
 from healthd.remediation.decide.remediation import End, Repair
 from healthd.remediation.decide.rules import QUARANTINE, STEPS
+from healthd.remediation.records.handoff import HandoffRecord, PastAct, PastRepair, RepairResult
 from tests.support.judgement import START, a_remediation, at
 
 RESET, REBOOT, REPLACE = Remedy.RESET_GPU, Remedy.REBOOT_NODE, Remedy.REPLACE_NODE

@@ -9,15 +9,6 @@ from msgspec.structs import replace
 
 from healthd.core.model import Remedy, Step
 from healthd.remediation.decide.adoption import repair_record
-from healthd.remediation.decide.handoff import (
-    HandoffRecord,
-    PastAct,
-    PastRepair,
-    RequestAnswer,
-    parse,
-    showing,
-    withdrawing,
-)
 from healthd.remediation.decide.remediation import (
     QUARANTINE_CODE,
     End,
@@ -28,6 +19,15 @@ from healthd.remediation.decide.remediation import (
     without_entry,
 )
 from healthd.remediation.decide.rules import QUARANTINE, REBOOT, REPLACE, RESET
+from healthd.remediation.records.handoff import (
+    HandoffRecord,
+    PastAct,
+    PastRepair,
+    RequestAnswer,
+    parse,
+    showing,
+    withdrawing,
+)
 from tests.support.judgement import START, a_remediation
 
 REMEDIATION = a_remediation(index=REBOOT.index(Step.REBOOT), attempts=1, acts=(Remedy.REBOOT_NODE,), opened=START)

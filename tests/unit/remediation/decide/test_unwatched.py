@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from healthd.remediation.decide.handoff import AHEAD, HandoffRecord
 from healthd.remediation.decide.paging import OUT_BY_COMMAND_S
 from healthd.remediation.decide.remediation import QUARANTINE_CODE
 from healthd.remediation.decide.unwatched import SILENT_S, WATCH_S, HeldOut, held_out
 from healthd.remediation.ports import FleetSnapshot, HeldNode, NodeRecord, Slot
+from healthd.remediation.records.handoff import AHEAD, HandoffRecord
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 TEXT = "healthd: gpu.xid.79 gpu:GPU-8e2f [k3v9]"

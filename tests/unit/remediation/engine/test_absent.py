@@ -13,13 +13,13 @@ from msgspec.structs import replace
 from healthd.core.errors import BackendRefused
 from healthd.core.model import Mode, Remedy
 from healthd.notify.news import PAGED, of_absent
-from healthd.remediation.decide.handoff import HandoffRecord, PastAct, PastRepair, parse
 from healthd.remediation.decide.paging import OUT_BY_COMMAND_S
 from healthd.remediation.decide.policy import Rules
 from healthd.remediation.decide.remediation import QUARANTINE_CODE, parse_reason
 from healthd.remediation.decide.unwatched import SILENT_S
 from healthd.remediation.engine.absent import DEAD_S, SETTLE_S, AbsentNode, AbsentNodes
 from healthd.remediation.engine.dependencies import Timeouts
+from healthd.remediation.records.handoff import HandoffRecord, PastAct, PastRepair, parse
 from healthd.sim.cluster import FakeCluster, FakeOrchestrator
 from healthd.testing import FakeClock
 

@@ -11,7 +11,6 @@ from msgspec.structs import replace
 
 from healthd.core.errors import BackendError, BackendRefused, BackendUnknown
 from healthd.fleet.nodes import FleetState, fleet_nodes
-from healthd.remediation.decide.domain_fence import KUBE_TAINT, DomainFence
 from healthd.remediation.orchestrators.kubernetes.api import Conflict, KubeApi, Missing, ResourceKind
 from healthd.remediation.orchestrators.kubernetes.count import CountedNodes, budget_before, count
 from healthd.remediation.orchestrators.kubernetes.domain_fencer import KubeFencer
@@ -22,6 +21,7 @@ from healthd.remediation.orchestrators.kubernetes.listed_leases import read_leas
 from healthd.remediation.orchestrators.kubernetes.listed_nodes import SILENT_AFTER_S, listed_node
 from healthd.remediation.orchestrators.kubernetes.node import KubeNode, node_of, view_of
 from healthd.remediation.orchestrators.kubernetes.uninstall_patches import leaving_patch
+from healthd.remediation.records.domain_fence import KUBE_TAINT, DomainFence
 from tests.unit.remediation.kubernetes.test_kube_listed_nodes import NOW, kube_node
 
 FENCE = DomainFence(domain="clu.1", incident="1124-3f2a9c", nodes=frozenset({"n1", "n2", "n3"}))

@@ -8,13 +8,13 @@ import pytest
 from msgspec.structs import replace
 
 from healthd.core.hostlist import folded
-from healthd.remediation.decide.incident_notices import LASTS, IncidentNotice, IncidentNotices
 from healthd.remediation.orchestrators.kubernetes.incident_notes import (
     MOST_HOSTS,
     MOST_TEXT,
     notices_in,
     notices_text,
 )
+from healthd.remediation.records.incident_notices import LASTS, IncidentNotice, IncidentNotices
 
 NOW = datetime(2026, 11, 24, 12, tzinfo=UTC)
 LOST = IncidentNotice(

@@ -9,7 +9,6 @@ import pytest
 from healthd.core.model import Action, Component, Decision, Diagnosis, Mode, Refusal, Remedy, Severity, Step
 from healthd.remediation.decide.remediation import Remediation
 from healthd.remediation.decide.rules import QUARANTINE, REBOOT, kept_out
-from healthd.remediation.decide.summary import NodeState
 from healthd.remediation.orchestrators.kubernetes.conditions import NOT_LOOKED, ConditionState
 from healthd.remediation.orchestrators.kubernetes.labels import (
     CODE,
@@ -23,6 +22,7 @@ from healthd.remediation.orchestrators.kubernetes.labels import (
     with_labels,
 )
 from healthd.remediation.orchestrators.kubernetes.node import node_of
+from healthd.remediation.records.summary import NodeState
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 WELL = ConditionState(status="True", reason="Healthy", message="m")

@@ -11,7 +11,6 @@ import pytest
 
 from healthd.fleet.nodes import FleetNode, FleetState, fleet_nodes
 from healthd.remediation.decide.freeze import Freeze
-from healthd.remediation.decide.summary import NodeState, NodeSummary
 from healthd.remediation.orchestrators.kubernetes.budget import (
     FIXED_LIMIT,
     FIXED_NODES,
@@ -28,6 +27,7 @@ from healthd.remediation.orchestrators.kubernetes.listed_nodes import SILENT_AFT
 from healthd.remediation.orchestrators.kubernetes.node import KubeNode, node_of, rfc3339
 from healthd.remediation.orchestrators.kubernetes.node_health import HealthStatus, NodeHealth
 from healthd.remediation.ports import Hold, ListedNode, Slot
+from healthd.remediation.records.summary import NodeState, NodeSummary
 
 NOW = datetime(2026, 11, 24, 12, tzinfo=UTC)
 HOUR_AGO = NOW - timedelta(hours=1)

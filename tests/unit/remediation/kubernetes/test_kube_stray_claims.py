@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from healthd.remediation.decide.summary import NodeState
 from healthd.remediation.orchestrators.kubernetes.budget import Budget, key_of
 from healthd.remediation.orchestrators.kubernetes.count import budget_before
 from healthd.remediation.orchestrators.kubernetes.labels import STATE
@@ -22,6 +21,7 @@ from healthd.remediation.orchestrators.kubernetes.stray_claims import (
     is_left_in,
     strays,
 )
+from healthd.remediation.records.summary import NodeState
 
 READY = {"type": "Ready", "status": "True"}
 OK = {STATE: NodeState.OK.value}

@@ -19,8 +19,6 @@ from hypothesis import strategies as st
 from msgspec.structs import fields
 
 from healthd.config.schema.config import Config
-from healthd.remediation.decide.handoff import PastRepair
-from healthd.remediation.decide.summary import NodeState
 from healthd.remediation.orchestrators.kubernetes import budget as kube_budget
 from healthd.remediation.orchestrators.kubernetes import conditions as kube_conditions
 from healthd.remediation.orchestrators.kubernetes import labels as kube_labels
@@ -37,6 +35,8 @@ from healthd.remediation.orchestrators.kubernetes.node import (
     release_patch,
     without_taint_patch,
 )
+from healthd.remediation.records.handoff import PastRepair
+from healthd.remediation.records.summary import NodeState
 from tests.support.limits import limit_s
 from tests.support.scripts import load_script
 

@@ -11,7 +11,6 @@ import yaml
 
 from healthd.core.errors import BackendRefused, BackendUnknown
 from healthd.core.model import Action, Decision, Mode, Refusal, Remedy, Step
-from healthd.remediation.decide.handoff import HandoffRecord, PastAct, PastRepair, RepairResult, RequestAnswer
 from healthd.remediation.decide.remediation import Remediation
 from healthd.remediation.orchestrators.kubernetes.conditions import LONGEST_RETRY_S, RETRY_S
 from healthd.remediation.orchestrators.kubernetes.labels import GAP_S, SHOWN, Labels
@@ -31,6 +30,7 @@ from healthd.remediation.orchestrators.kubernetes.node_health import (
     text_of,
     without_nulls,
 )
+from healthd.remediation.records.handoff import HandoffRecord, PastAct, PastRepair, RepairResult, RequestAnswer
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 RESOURCE = Path(__file__).resolve().parents[4] / "packaging" / "kubernetes" / "nodehealths.yaml"

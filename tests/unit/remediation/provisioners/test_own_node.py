@@ -15,7 +15,6 @@ from healthd.config.schema.provisioner import HyperpodSection, ProvisionerSectio
 from healthd.core.errors import BackendBusy, BackendRefused, BackendUnknown, ConfigError
 from healthd.core.model import Remedy
 from healthd.core.node import KernelLogState
-from healthd.remediation.decide.handoff import HandoffRecord
 from healthd.remediation.orchestrators.kubernetes.node import HOLD, UNHEALTHY, KubeNode, node_of
 from healthd.remediation.orchestrators.kubernetes.platform_requests import KubePlatformRequests
 from healthd.remediation.orchestrators.kubernetes.platform_signals import ASKED, EKS_CONDITION, HYPERPOD_LABEL
@@ -24,6 +23,7 @@ from healthd.remediation.provisioners.from_config import channel_of, found_by_co
 from healthd.remediation.provisioners.own_node import UNHEARD_S, OwnNodeProvisioner
 from healthd.remediation.provisioners.registry import RepairChannel
 from healthd.remediation.provisioners.target_node import TargetNode
+from healthd.remediation.records.handoff import HandoffRecord
 from healthd.sim.cluster import FakeCluster, FakeOrchestrator
 from healthd.sources.machine import open_machine
 

@@ -8,10 +8,10 @@ import pytest
 
 from healthd.core.errors import BackendRefused
 from healthd.core.node import CommandResult
-from healthd.remediation.decide.summary import NodeState, NodeSummary
 from healthd.remediation.orchestrators.slurm.orchestrator import SlurmOrchestrator, parse_nodes
 from healthd.remediation.orchestrators.slurm.slots import slot_times
 from healthd.remediation.ports import Hold, ListedNode
+from healthd.remediation.records.summary import NodeState, NodeSummary
 
 HEAD = "NodeName={name} CPUTot=4 State={state} ThreadsPerCore=1 MCS_label=N/A Partitions=gpu,main  BootTime=1"
 SUMMARY = NodeSummary(state=NodeState.CRITICAL, code="gpu.xid.79", component="GPU 3", note="waits for 8812")

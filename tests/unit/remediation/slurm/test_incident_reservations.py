@@ -6,8 +6,6 @@ from datetime import UTC, datetime, timedelta
 
 from msgspec.structs import replace
 
-from healthd.remediation.decide.domain_fence import DomainFence
-from healthd.remediation.decide.incident_notices import LASTS, IncidentNotice, of_root, root_of
 from healthd.remediation.orchestrators.slurm.incident_reservations import (
     MOST_HOSTS,
     WATCH,
@@ -19,6 +17,8 @@ from healthd.remediation.orchestrators.slurm.incident_reservations import (
     updates,
 )
 from healthd.remediation.orchestrators.slurm.slots import parse_freezes, parse_maintenance, parse_slots
+from healthd.remediation.records.domain_fence import DomainFence
+from healthd.remediation.records.incident_notices import LASTS, IncidentNotice, of_root, root_of
 
 NOW = datetime(2026, 11, 24, 12, tzinfo=UTC)
 NODES = frozenset({"gpu-001", "gpu-002", "gpu-007", "login1"})

@@ -8,8 +8,8 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from healthd.core.errors import BackendError, BackendRefused, BackendUnknown
-from healthd.remediation.decide.summary import NodeState, NodeSummary
 from healthd.remediation.orchestrators.slurm.reporter import AGAIN_S, CHANGES, LONGEST_S, SlurmReporter
+from healthd.remediation.records.summary import NodeState, NodeSummary
 
 START = datetime(2026, 11, 24, 12, tzinfo=UTC)
 HEARTBEAT_S = 600.0

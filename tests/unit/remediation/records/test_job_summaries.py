@@ -7,8 +7,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from healthd.job.blame import Blame
-from healthd.remediation.decide.job_summaries import SummarizedEnd, run_word, summarized_end
-from healthd.remediation.decide.summary import NodeState, NodeSummary
+from healthd.remediation.records.job_summaries import SummarizedEnd, run_word, summarized_end
+from healthd.remediation.records.summary import NodeState, NodeSummary
 
 NOW = datetime(2026, 11, 24, 12, tzinfo=UTC)
 BEGAN = NOW - timedelta(hours=2)

@@ -11,7 +11,7 @@ from healthd.core.model import Severity
 from healthd.job.blame import Blame
 from healthd.job.speakers import SpeaksFor, blame_table
 from healthd.job.text import nodes_sentence, summarized_sentence
-from healthd.remediation.decide.summary import NodeState, NodeSummary
+from healthd.remediation.records.summary import NodeState, NodeSummary
 
 _FAULTY = frozenset({NodeState.CRITICAL, NodeState.HELD, NodeState.DRAINING, NodeState.REPAIRING})
 _OUT = frozenset({NodeState.HELD, NodeState.DRAINING, NodeState.REPAIRING})

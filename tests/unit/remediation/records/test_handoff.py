@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from healthd.core.model import Remedy
-from healthd.remediation.decide.handoff import (
+from healthd.remediation.records.handoff import (
     HandoffRecord,
     PastAct,
     PastRepair,

@@ -23,15 +23,14 @@ from healthd.core.model import (
     Step,
     Verdict,
 )
+from healthd.remediation.decide.node_summary import acting_state, summary_of
 from healthd.remediation.decide.remediation import Remediation
 from healthd.remediation.decide.rules import QUARANTINE, REBOOT
-from healthd.remediation.decide.summary import (
+from healthd.remediation.records.summary import (
     MOST_BYTES,
     NodeState,
     NodeSummary,
-    acting_state,
     parse_summary,
-    summary_of,
 )
 
 NOW = datetime(2026, 11, 24, 12, tzinfo=UTC)
