@@ -9,6 +9,8 @@ import os
 import sys
 from time import monotonic
 
+from healthd.core.streams import open_streams, print_answer
+
 TYPE_CHECKING = False  # the name that type checkers know; the module typing is too dear for the hot path
 if TYPE_CHECKING:
     from _socket import socket
@@ -21,6 +23,7 @@ _LOCAL_ONLY = ("--no-daemon", "--config", "--help", "-h", "--version")
 _HOOK_LOCAL_ONLY = ("--help", "-h")  # a hook's --config is for check runs without a daemon; a daemon comes first
 _DIED_WITHIN_S = 2.0  # of a hook: later there is no time left for check runs of its own
 _DYING_S = 0.3  # a process that dies may close the socket that it listens on after the one of its client
+_INTERRUPTED = 130  # by Ctrl-C: 128 and the number of the signal, as shells count
 _HOOK_CODES = (0, 1, 64)  # any other drains the node with "Prolog error": an error of healthd never refuses a job
 _HOOK_ENVIRON = (  # what healthd.job.job reads of a hook's job
     "SLURMD_NODENAME",
@@ -40,15 +43,19 @@ _HOOK_ENVIRON = (  # what healthd.job.job reads of a hook's job
 def main(argv: list[str] | None = None) -> int:
     """Run one command line and return its exit code."""
     arguments = sys.argv[1:] if argv is None else argv
-    code = _ask_daemon(arguments)
-    if code is None:
-        import gc
+    open_streams()
+    try:
+        code = _ask_daemon(arguments)
+        if code is None:
+            import gc
 
-        gc.disable()  # modules are no garbage; the command line enables it when it has loaded them
-        from healthd.cli.main import run
+            gc.disable()  # modules are no garbage; the command line enables it when it has loaded them
+            from healthd.cli.main import run
 
-        code = run(arguments, colour=_wants_colour())
-    return code
+            code = run(arguments, colour=_wants_colour())
+    except KeyboardInterrupt:
+        code = print_answer(_INTERRUPTED, "", "healthd: interrupted\n")
+    return code if arguments[:1] != ["hook"] or code in _HOOK_CODES else 0
 
 
 def _wants_colour() -> bool:
@@ -77,7 +84,7 @@ def _ask_daemon(arguments: list[str]) -> int | None:
         if connection is None:
             return None  # no daemon listens there: the command line runs the checks itself, and says so
         _send(connection, _request(arguments), until_s)
-        code = _write_out(connection, until_s)
+        code, out, err = _answer(connection, until_s)
     except (OSError, ValueError) as error:
         if verb == "hook" and _has_died(path, until_s):
             return None  # as without a daemon; one that was killed in the middle has taken no verdict with it
@@ -85,7 +92,7 @@ def _ask_daemon(arguments: list[str]) -> int | None:
     finally:
         if connection is not None:
             connection.close()
-    return code if verb != "hook" or code in _HOOK_CODES else 0
+    return print_answer(code, out, err)
 
 
 def _has_died(path: str, until_s: float) -> bool:
@@ -123,8 +130,8 @@ def _unanswered(verb: str, path: str, arguments: list[str], error: Exception) ->
 
         note(path, arguments)
     passes = "; the job passes" if verb == "hook" else ""
-    os.write(2, f"healthd: the daemon did not answer: {error}{passes}; see `journalctl -u healthd`\n".encode())
-    return 0 if verb == "hook" else 2
+    words = f"healthd: the daemon did not answer: {error}{passes}; see `journalctl -u healthd`\n"
+    return print_answer(0 if verb == "hook" else 2, "", words)
 
 
 def _socket_path(arguments: list[str]) -> str:
@@ -156,8 +163,8 @@ def _left_s(until_s: float) -> float:
     return max(0.001, until_s - monotonic())
 
 
-def _write_out(connection: "socket", until_s: float) -> int:
-    """Copy ``healthd/1 CODE OUT_BYTES ERR_BYTES\\n<out><err>`` to the two streams. Raises ValueError if incomplete."""
+def _answer(connection: "socket", until_s: float) -> tuple[int, str, str]:
+    """Exit code and texts of ``healthd/1 CODE OUT_BYTES ERR_BYTES\\n<out><err>``. Raises ValueError if incomplete."""
     answer = bytearray()
     while chunk := connection.recv(65536):
         answer += chunk
@@ -167,14 +174,8 @@ def _write_out(connection: "socket", until_s: float) -> int:
     cut = int(out_bytes)
     if len(body) != cut + int(err_bytes):
         raise ValueError("the answer is incomplete")
-    _write(1, body[:cut])
-    _write(2, body[cut:])
-    return int(code)
-
-
-def _write(stream: int, text: bytes) -> None:
-    while text:
-        text = text[os.write(stream, text) :]
+    out, err = (part.decode("utf-8", "surrogateescape") for part in (body[:cut], body[cut:]))
+    return int(code), out, err
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 from argparse import Namespace
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from healthd.api.answers import hook_answer, hook_ended
 from healthd.api.wire import Reply
 from healthd.cli.settings import loaded, socket_path
 from healthd.core.errors import HealthdError
+from healthd.core.streams import print_answer
 from healthd.core.unseen import note
 from healthd.state.lock import lock_state
 
@@ -38,9 +38,7 @@ class _Deadline:
     def _over(self, *_: object) -> None:
         """End the process at once, whatever hangs."""
         answer = self.answer or _let_pass(self._options, f"the {DEADLINE_S} s deadline passed")
-        for stream, text in ((sys.stdout, answer.out), (sys.stderr, answer.err)):
-            stream.write(text)
-            stream.flush()
+        print_answer(answer.code, answer.out, answer.err)
         os._exit(answer.code)
 
 

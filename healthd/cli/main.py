@@ -6,11 +6,10 @@ import gc
 import importlib
 from collections.abc import Sequence
 
-from healthd.api.exit_codes import ExitCode
 from healthd.api.grammar import TextRequested, parse
 from healthd.api.wire import Reply, failure
-from healthd.cli.output import deliver
 from healthd.core.errors import HealthdError
+from healthd.core.streams import print_answer
 
 
 def run(arguments: Sequence[str], *, colour: bool = False) -> int:
@@ -29,7 +28,5 @@ def run(arguments: Sequence[str], *, colour: bool = False) -> int:
         answer = Reply(code=0, out=str(shown))
     except HealthdError as error:
         answer = failure(error)
-    except KeyboardInterrupt:
-        answer = Reply(code=ExitCode.INTERRUPTED, err="healthd: interrupted\n")
     gc.enable()  # also where a wrong command line kept it from that
-    return deliver(answer)
+    return print_answer(answer.code, answer.out, answer.err)

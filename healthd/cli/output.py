@@ -1,4 +1,4 @@
-"""The one place that prints and ends a command. stdout is the result, stderr is for messages."""
+"""Messages of a verb while it runs. stdout is the result, stderr is for messages; ``core.streams`` prints both."""
 
 from __future__ import annotations
 
@@ -7,34 +7,26 @@ import re
 import sys
 from types import TracebackType
 
-from healthd.api.wire import Reply
+from healthd.core.errors import HealthdError
+from healthd.core.streams import unwritten, written
 
 _COLOURED = r"((?:\x1b\[[0-9;]*m)?)(.*?)((?:\x1b\[0m)?)"
 """A line as ``healthd.observe.report.joined`` makes it."""
 
 
-def deliver(answer: Reply) -> int:
-    """Print an answer and return its exit code. A reader that went away (``| head``) is not an error."""
-    try:
-        sys.stdout.write(answer.out)
-        sys.stdout.flush()
-        sys.stderr.write(answer.err)
-        sys.stderr.flush()
-    except BrokenPipeError:
-        sys.stdout = None  # nothing more can be written; keeps the exit silent
-    return answer.code
-
-
 def talk(text: str) -> None:
     """A line about long work, on standard error: standard output is kept for the result."""
-    sys.stderr.write(f"healthd: {text}\n")
-    sys.stderr.flush()
+    written("stderr", f"healthd: {text}\n")
 
 
 def progress(text: str) -> None:
-    """A line of long work, as it happens; the result comes with the answer."""
-    sys.stdout.write(text + "\n")
-    sys.stdout.flush()
+    """A line of long work, as it happens; the result comes with the answer. A reader that went away (``| head``) ends
+    the command as Ctrl-C does. Raises HealthdError where it cannot be written."""
+    error = written("stdout", f"{text}\n")
+    if isinstance(error, BrokenPipeError):
+        raise KeyboardInterrupt from error
+    if error is not None:
+        raise HealthdError(unwritten(error)) from error
 
 
 def progress_line(text: str) -> None:
