@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from itertools import product
 
 from msgspec import Struct, field
 
+from healthd.config.match import holds
 from healthd.config.values import toml_value
 from healthd.core.errors import ConfigError
+from healthd.core.hostlist import unfolded
 
 _NETWORK = ("nfs", "nfs4", "lustre", "cifs", "smb3", "ceph", "beegfs", "gpfs", "wekafs")
 _COMM = 15  # characters of a process's name that the kernel keeps
@@ -22,6 +25,7 @@ _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGTP]?)(?:i?B)?", re.IGNORECASE)
 _HOSTS = re.compile(r"[\w.*?-]+")
 _RANGE = re.compile(r"\{([\w.,\[\]-]+)\}")
 _BETWEEN = re.compile(r",(?![^\[]*\])")  # not the commas of n[1,3]
+_GLOB = re.compile(r"[*?]")
 _VARIABLE = re.compile(r"(?:export\s+)?(\w+)=(.*)")
 _ITSELF = "healthd does this by itself; nothing to set"
 _PLUGIN = 'no counterpart; a plug-in can run it: [checks."plugin.run"]'
@@ -29,6 +33,8 @@ _NONE = "no counterpart"
 
 _Key = tuple[str, str]
 """Check and setting."""
+_LEAST: frozenset[_Key] = frozenset({("host.filesystems", "min_free_ratio"), ("host.memory", "min_total_bytes")})
+"""Of several lines for a node the largest holds."""
 
 
 class _NhcSetting(Struct, kw_only=True):
@@ -45,6 +51,22 @@ class _NhcSetting(Struct, kw_only=True):
     def most(self, check: str, key: str, value: float) -> None:
         """Keep the largest of the values: the strictest of the lines."""
         self.values[check, key] = max(self.values.get((check, key), value), value)
+
+    def keys(self) -> Set[_Key]:
+        """The keys that it sets."""
+        return self.values.keys() | self.lists.keys()
+
+    def beside(self, others: Sequence[_NhcSetting]) -> _NhcSetting:
+        """The same keys, each with what the others ask for as well: NHC runs every line that fits a node, and a key of
+        a match stands in place of that of an earlier one."""
+        made = _NhcSetting(values=dict(self.values))
+        for part in (*others, self):
+            for key in self.lists:
+                if key in part.lists:
+                    made.add(*key, *part.lists[key])
+            for key in _LEAST & self.values.keys() & part.values.keys():
+                made.most(*key, part.values[key])
+        return made
 
 
 def from_nhc(text: str, *, name: str) -> list[str]:
@@ -125,7 +147,7 @@ def _physmem(part: _NhcSetting, words: Sequence[str]) -> str:
     allowed = fudge[0] if fudge else "0"
     lessened = size * (1 - _share(allowed)) if allowed.endswith("%") else size - _bytes(allowed)
     if size:
-        part.values["host.memory", "min_total_bytes"] = max(0, int(lessened))
+        part.most("host.memory", "min_total_bytes", max(0, int(lessened)))
     return "healthd has no upper limit" if _bytes(most) and most != least else ""
 
 
@@ -311,15 +333,43 @@ def _share(word: str) -> float:
 
 def _written(parts: Mapping[str, _NhcSetting], name: str) -> Iterator[str]:
     yield f"# From {_printable(name)}: the requirements of NHC as settings. A line that sets nothing is a comment."
-    shared = parts["*"]
-    yield from _sections(shared, "")
+    yield from _sections(parts["*"], "")
     yield from (line for part in parts.values() for line in part.comments)
-    for hosts, part in parts.items():
-        if hosts != "*" and (part.values or part.lists):
-            yield from ("", "[[match]]", f"host = {toml_value(re.split(_BETWEEN, hosts))}")
-            # A list of a match stands in place of the list for all hosts, so it has that too.
-            lists = {key: tuple(dict.fromkeys((*shared.lists.get(key, ()), *part.lists[key]))) for key in part.lists}
-            yield from _sections(_NhcSetting(values=part.values, lists=lists), "match.")
+    own = {hosts: part for hosts, part in parts.items() if hosts != "*" and part.keys()}
+    wider = {hosts: [each for each in own if each != hosts and _covers(each, hosts)] for hosts in own}
+    before = list[str]()
+    # Of a node's matches the last decides, so the wider ones come first.
+    for hosts in sorted(own, key=lambda each: len(wider[each])):
+        part = own[hosts]
+        unsure = [
+            each
+            for each in before
+            if each not in wider[hosts] and own[each].keys() & part.keys() and _may_share(each, hosts)
+        ]
+        yield ""
+        if unsure:
+            yield f"# A node that is also one of {', '.join(unsure)} gets this list alone: add what such a node needs."
+        yield from ("[[match]]", f"host = {toml_value(re.split(_BETWEEN, hosts))}")
+        around = [parts["*"], *(own[each] for each in before if each in wider[hosts])]
+        yield from _sections(part.beside(around), "match.")
+        before.append(hosts)
+
+
+def _covers(wide: str, narrow: str) -> bool:
+    """Whether every host of ``narrow`` is one of ``wide``."""
+    return all(_fits(wide, name) for name in unfolded(narrow))
+
+
+def _may_share(one: str, other: str) -> bool:
+    """Whether a host may be of both."""
+    if any(_fits(one, name) for name in unfolded(other)) or any(_fits(other, name) for name in unfolded(one)):
+        return True
+    heads = ([_GLOB.split(name)[0] for name in unfolded(hosts) if _GLOB.search(name)] for hosts in (one, other))
+    return any(each.startswith(head) or head.startswith(each) for each, head in product(*heads))
+
+
+def _fits(hosts: str, name: str) -> bool:
+    return any(holds("host", pattern, name) for pattern in re.split(_BETWEEN, hosts))
 
 
 def _sections(part: _NhcSetting, prefix: str) -> Iterator[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +16,13 @@ from healthd.setup.from_nhc import from_nhc
 
 
 class Node:
-    """The facts of the node gpu7."""
+    """The facts of a node."""
+
+    def __init__(self, name: str = "gpu7") -> None:
+        self._name = name
 
     def host(self) -> list[str]:
-        return ["gpu7"]
+        return [self._name]
 
     def label(self) -> list[str]:
         return []
@@ -130,6 +133,49 @@ gpu* || check_ps_service nvidia-persistenced
     path.write_text("\n".join(from_nhc(text, name="nhc.conf")))
     here = load(path, checks=CHECKS, environ={}, who=lambda _config: Node()).config
     assert "nvidia-persistenced.service" in here.checks["host.services"].settings.required
+
+
+LINES_THAT_ADD_UP = """
+* || check_hw_physmem 256GB
+* || check_fs_used / 90%
+{n01,n02} || check_fs_mount -f /local
+n0* || check_fs_mount -f /rack0
+n* || check_fs_mount -f /scratch
+n* || check_hw_physmem 128GB
+login* || check_fs_used / 95%
+"""
+
+
+@pytest.mark.parametrize(("host", "mounts"), [("n01", ["/scratch", "/rack0", "/local"]), ("n12", ["/scratch"])])
+def test_every_line_that_fits_a_node_counts(tmp_path: Path, host: str, mounts: Sequence[str]) -> None:
+    """As in NHC: a line for a few hosts takes nothing from those for many, wherever it stands, and lessens no limit."""
+    path = tmp_path / "config.toml"
+    path.write_text("\n".join(from_nhc(LINES_THAT_ADD_UP, name="nhc.conf")))
+    checks = load(path, checks=CHECKS, environ={}, who=lambda _: Node(host)).config.checks
+    assert list(checks["host.expect"].settings.mounts) == mounts
+    assert checks["host.memory"].settings.min_total_bytes == 256 << 30
+    login = load(path, checks=CHECKS, environ={}, who=lambda _: Node("login1")).config.checks
+    assert login["host.filesystems"].settings.min_free_ratio == 0.1
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "words"),
+    [
+        ("{n[01-08]}", "{n[05-16]}", "# A node that is also one of n[01-08] gets this list alone"),
+        ("n1*", "n*5", "# A node that is also one of n1* gets this list alone"),
+        ("n1*", "n2*", ""),
+        ("{n[01-08]}", "{n[09-16]}", ""),
+    ],
+)
+def test_hosts_that_may_overlap_are_told(one: str, other: str, words: str) -> None:
+    """Where neither has all hosts of the other, a node of both gets the last list: the comment says so."""
+    text = f"{one} || check_fs_mount -f /a\n{other} || check_fs_mount -f /b\n"
+    found = [line for line in from_nhc(text, name="nhc.conf") if line.startswith("# A node")]
+    assert [line.partition(":")[0] for line in found] == ([words] if words else [])
+    assert [match["checks"] for match in made(text)["match"]] == [
+        {"host.expect": {"mounts": ["/a"]}},
+        {"host.expect": {"mounts": ["/b"]}},
+    ]
 
 
 @pytest.mark.parametrize(
