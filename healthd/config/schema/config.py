@@ -34,6 +34,13 @@ Percent = Annotated[
     str,
     Meta(pattern=r"^(100|[0-9]{1,2}(\.[0-9]+)?)%\Z", description='a percentage such as "5%"'),
 ]
+SomePercent = Annotated[
+    str,
+    Meta(
+        pattern=r"^(100|(0?[1-9]|[1-9][0-9])(\.[0-9]+)?|00?\.[0-9]*[1-9][0-9]*)%\Z",
+        description='a percentage such as "5%", not 0',
+    ),
+]
 Heartbeat = Annotated[float, Meta(ge=60, le=86_400, description="seconds, from 60 to 86400")]
 Few = Annotated[int, Meta(ge=1, le=100, description="a whole number from 1 to 100")]
 WithoutAnswer = Annotated[
@@ -374,14 +381,14 @@ class ScopeBudget(Struct, frozen=True, kw_only=True):
     name: Name
     """The name of the Slurm partition."""
 
-    max_out: Count | Percent
+    max_out: Count | SomePercent
     """The most of its nodes that may be out: a number, or a percentage of them, rounded down but at least 1."""
 
 
 class BudgetSection(Struct, frozen=True, kw_only=True):
     """How many nodes may be out at once."""
 
-    max_out: Count | Percent = "5%"
+    max_out: Count | SomePercent = "5%"
     """The most nodes that may be out of service for any cause while healthd still takes one out: a number, or a
     percentage of the cluster's nodes, rounded down but at least 1. Five per cent: a fault that many nodes share, or a
     mistake of healthd's, then stops early; you may allow more. On Kubernetes the Lease of the budget holds the limit
@@ -398,7 +405,7 @@ class BudgetSection(Struct, frozen=True, kw_only=True):
     one node does not use up the limit. Four: an image that breaks every new machine then ends in a page, not in a loop
     through the fleet."""
 
-    replacements_per_day: Count | Percent = "1%"
+    replacements_per_day: Count | SomePercent = "1%"
     """The most machines that may be replaced within a day: a number, or a percentage of the cluster's nodes, rounded
     down but at least 4. Beyond it each replacement waits and pages; ``healthd repair --step replace`` on the node
     allows that one. One per cent: wear needs less (Llama 3 met four failures of GPUs or their memory a day on 2,048

@@ -224,7 +224,7 @@ def test_all_mistakes_are_told_at_once(tmp_path: Path) -> None:
     text = '[remediation]\nmode = "reapir"\nmax_atempts = 3\n[daemon]\nworkers = 0\nhttp = "nowhere"\n'
     path = write(tmp_path, text)
     leave = "correct the value, or leave it out for the default"
-    out = 'a whole number of at least 1 or a percentage such as "5%"'
+    out = 'a whole number of at least 1 or a percentage such as "5%", not 0'
     modes = '"observe", "quarantine", "approve", "repair"'
     assert refused(path, HEALTHD_BUDGET_MAX_OUT="500%") == (
         f'{path}:2: remediation.mode = "reapir": expected one of {modes}; did you mean "repair"?',
@@ -261,6 +261,8 @@ def test_all_mistakes_are_told_at_once(tmp_path: Path) -> None:
         (f"[daemon]\nworkers = 0x{'f' * 900}\n", "expected a whole number"),
         ("[budget]\nmax_out = 0\n", "expected a whole number of at least 1"),
         ("[budget]\nmax_out = '101%'\n", 'percentage such as "5%"'),
+        ("[budget]\nmax_out = '0%'\n", 'percentage such as "5%", not 0'),
+        ("[budget]\nmax_out = '00.0%'\n", 'percentage such as "5%", not 0'),
         ("[node]\nname = 2020-01-01\n", "node.name = 2020-01-01: expected letters"),
         ("[provisioner.local]\nreboot_command = 'reboot'\n", "expected a list, each element a text in quotes"),
         ('[checks."gpu.ecc"]\nmax_correctable = -1\n', "max_correctable is -1, expected at least 0"),
