@@ -23,7 +23,7 @@ def answer(options: Namespace) -> Reply:
     now, node = datetime.now(UTC), options.node
     since = now - (options.since or DEFAULT_SINCE)
     try:
-        contents, code = ledger_contents(options, now), 1
+        contents, code = ledger_contents(options), 1
         missing = f"the ledger has nothing of {node} in that time"
     except StoreError as error:
         contents, code, missing = LedgerContents(), 2, str(error)

@@ -124,17 +124,13 @@ def _read(config: Config, *, racks: bool) -> FleetPicture:
 
 def _with_known_racks(config: Config, fleet: FleetPicture) -> FleetPicture:
     """With the racks of the controller's ledger, where it is readable here, for nodes without one of the cluster's."""
-    from healthd.ledger.database import LEDGER, Ledger  # SQLite
-
-    path = Path(config.controller.state_dir) / LEDGER
-    if not config.ledger.aws_topology or not os.access(path, os.R_OK | os.W_OK):
+    if not config.ledger.aws_topology:
         return fleet
+    from healthd.ledger.database import kept_ledger  # SQLite
+
     try:
-        ledger = Ledger(path, now=_now(), reads_only=True)
-        try:
+        with kept_ledger(config.controller.state_dir) as ledger:
             return fleet.with_racks({name: each.place for name, each in ledger.machines().items()})
-        finally:
-            ledger.close()
     except StoreError:
         return fleet  # they are missing in the answer, as without a ledger; `healthd fleet history` names the reason
 

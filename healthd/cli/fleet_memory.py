@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from argparse import Namespace
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 from healthd.api.wire import Reply
 from healthd.cli.settings import loaded
 from healthd.core.errors import StoreError, UsageError
-from healthd.ledger.database import LEDGER, Ledger
+from healthd.ledger.database import kept_ledger
 from healthd.ledger.entries import LedgerContents
 from healthd.ledger.report import FleetReport, Offender, fleet_report
 from healthd.ledger.text import (
@@ -33,22 +32,16 @@ def answer(options: Namespace) -> Reply:
     """Exit 0: answered; 1: the ledger has nothing of what was asked for; 2: there is no ledger that can be read."""
     now = datetime.now(UTC)
     try:
-        contents = ledger_contents(options, now)
+        contents = ledger_contents(options)
     except StoreError as error:
         return Reply(code=2, err=f"healthd: {error}\n")
     return _report(options, contents, now) if options.node == "report" else _history(options, contents, now)
 
 
-def ledger_contents(options: Namespace, now: datetime) -> LedgerContents:
+def ledger_contents(options: Namespace) -> LedgerContents:
     """All that the ledger of this head node holds. Raises StoreError."""
-    path = Path(loaded(options, names=()).config.controller.state_dir) / LEDGER
-    if not path.exists():
-        raise StoreError(f"{path}: no ledger here; `healthd controller` keeps it on the head node")
-    ledger = Ledger(path, now=now, reads_only=True)
-    try:
+    with kept_ledger(loaded(options, names=()).config.controller.state_dir) as ledger:
         return ledger.contents()
-    finally:
-        ledger.close()
 
 
 def _report(options: Namespace, contents: LedgerContents, now: datetime) -> Reply:

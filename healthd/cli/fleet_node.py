@@ -9,7 +9,6 @@ import difflib
 import os
 from argparse import Namespace
 from datetime import UTC, datetime
-from pathlib import Path
 
 from healthd.agent.node_facts import ThisNode
 from healthd.api.exit_codes import ExitCode
@@ -20,7 +19,7 @@ from healthd.fleet.asking import ask_here, ask_node
 from healthd.fleet.node_detail import NodeDetail
 from healthd.fleet.nodes import FleetPicture
 from healthd.fleet.text import SCHEMA, fleet_json, node_data, node_text
-from healthd.ledger.database import LEDGER, Ledger
+from healthd.ledger.database import kept_ledger
 from healthd.ledger.entries import LedgerEntry
 from healthd.ledger.text import selected
 
@@ -64,14 +63,8 @@ def _detail(config: Config, node: str, *, is_there: bool) -> NodeDetail:
 
 def _past(config: Config, node: str) -> tuple[LedgerEntry, ...]:
     """The node's entries of the controller's ledger, where it is readable here."""
-    path = Path(config.controller.state_dir) / LEDGER
-    if not os.access(path, os.R_OK | os.W_OK):
-        return ()
     try:
-        ledger = Ledger(path, now=datetime.now(UTC), reads_only=True)
-        try:
+        with kept_ledger(config.controller.state_dir) as ledger:
             return selected(ledger.contents(), node=node)
-        finally:
-            ledger.close()
     except StoreError:
         return ()  # as without a ledger; `healthd fleet history` names the reason

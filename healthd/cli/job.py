@@ -13,7 +13,6 @@ import socket
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 from healthd.agent.node_facts import runs_slurm
@@ -29,7 +28,7 @@ from healthd.job.blame import Blame
 from healthd.job.held import release_words
 from healthd.job.text import advice, verdict_of
 from healthd.judge.devices import DeviceNames
-from healthd.ledger.database import LEDGER, Ledger
+from healthd.ledger.database import kept_ledger
 from healthd.ledger.entries import LedgerJob
 from healthd.observe.text_lines import printable
 from healthd.remediation.orchestrators.slurm.job_comments import SlurmJob, read_job
@@ -94,15 +93,9 @@ def _of_slurm(job: str, config: Config) -> tuple[SlurmJob | None, Sequence[Fleet
 
 def _of_ledger(job: str, config: Config) -> Sequence[LedgerJob]:
     """The ends of the job in the ledger of this head node; none where there is none, or it may not be read."""
-    path = os.path.join(config.controller.state_dir, LEDGER)
-    if not os.path.exists(path):  # Path.exists raises where the folder may not be read
-        return ()
     try:
-        ledger = Ledger(Path(path), now=datetime.now(UTC), reads_only=True)
-        try:
+        with kept_ledger(config.controller.state_dir) as ledger:
             return ledger.job_ends(job)
-        finally:
-            ledger.close()
     except StoreError:
         return ()  # as on a node: what slurmctld and the daemon have is the answer
 

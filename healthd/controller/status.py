@@ -73,11 +73,13 @@ class StatusFile:
             raise StoreError(f"{self._path}: not written: {error.strerror or error}") from error
 
     def shown(self) -> dict[str, Any] | None:
-        """The status in the file; None for no file, or for one that is not JSON."""
+        """The status in the file; None for no file, or for one that is not JSON. Raises StoreError."""
         try:
             return _read(self._path.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
+        except (FileNotFoundError, ValueError):
             return None
+        except OSError as error:
+            raise StoreError(f"{self._path}: not read: {error.strerror}; run it as root") from error
 
 
 class StatusNote:

@@ -79,15 +79,21 @@ _READS_MACHINE = msgspec.json.Decoder(MachineIdentity)
 
 class Ledger:
     """One open ledger, for any thread. Each public method is one transaction. Raises StoreError where the disk refuses,
-    and writes nothing then. ``reads_only``: for a reader beside the controller, which sets no file aside."""
+    and writes nothing then. ``reads_only``: for a reader beside the controller, which makes no file and sets none
+    aside."""
 
     def __init__(self, path: Path, *, now: datetime, reads_only: bool = False) -> None:
         self.path, self.set_aside = path, ""
         self._lock = threading.Lock()  # two threads have one connection, which has one transaction at a time
         try:
-            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            if reads_only:
+                path.stat()
+            else:
+                path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             self._db = _connect(path) if reads_only else self._opened(now)
         except (OSError, sqlite3.Error, FileUnusable) as error:
+            if reads_only and isinstance(error, FileNotFoundError):
+                raise StoreError(f"{path}: no ledger here; `healthd controller` keeps it on the head node") from error
             advice = "run it as root" if isinstance(error, PermissionError) else "check [controller] state_dir"
             raise StoreError(f"{path}: cannot open the ledger: {error}; {advice}") from error
 
@@ -225,6 +231,11 @@ class Ledger:
                     self._db.rollback()
                 what = "written" if writes else "read"
                 raise StoreError(f"{self.path}: the ledger was not {what}: {error}; check its disk") from error
+
+
+def kept_ledger(state_dir: str) -> contextlib.closing[Ledger]:
+    """The ledger that the controller keeps in its state directory, for a reader beside it. Raises StoreError."""
+    return contextlib.closing(Ledger(Path(state_dir) / LEDGER, now=datetime.now(UTC), reads_only=True))
 
 
 def _connect(path: Path) -> sqlite3.Connection:

@@ -11,6 +11,7 @@ import pytest
 
 from healthd.api.grammar import _grammar, parse
 from healthd.cli.case import answer as case
+from healthd.cli.fleet import answer as fleet
 from healthd.cli.new_check import answer as new_check
 from healthd.cli.uninstall import _done
 from healthd.ledger.changes import NodeChanges, NodeMemory
@@ -47,6 +48,21 @@ def test_a_support_case_has_its_entries_and_its_text(tmp_path: Path) -> None:
     assert (data["schema"], data["node"]) == ("healthd.case/v1", "n1")
     assert [(each["code"], each["component"]) for each in data["entries"]] == [("gpu.xid.79", "gpu:3")]
     assert data["text"] == case(parse(line)).out
+
+
+@pytest.mark.parametrize(("state_dir", "why"), [("/nonexistent", "no ledger here"), (f"/{'x' * 300}", "too long")])
+@pytest.mark.parametrize("verb", [("fleet", "history"), ("fleet", "report"), ("case", "n1")])
+def test_a_ledger_that_cannot_be_reached_is_named(
+    tmp_path: Path, verb: tuple[str, ...], state_dir: str, why: str
+) -> None:
+    """Whatever keeps it away, such as a folder of root's: the path and the reason, and no traceback."""
+    config = tmp_path / "config.toml"
+    config.write_text(f'[controller]\nstate_dir = "{state_dir}"\n[orchestrator]\nkind = "local"\n[daemon]\nhttp = ""\n')
+    options = parse([*verb, "--config", str(config)])
+    reply = (case if verb[0] == "case" else fleet)(options)
+    assert reply.code == 2
+    assert f"{state_dir}/ledger.db: " in reply.err
+    assert why in reply.err
 
 
 @pytest.mark.parametrize("dry", [True, False])

@@ -212,6 +212,13 @@ def test_what_is_no_status_says_nothing(text: str, tmp_path: Path) -> None:
     assert (StatusNote(note).shown(), StatusFile(tmp_path).shown()) == (None, None)
 
 
+def test_a_status_that_may_not_be_read_is_not_taken_for_none(tmp_path: Path) -> None:
+    """A user without the right hears that, and not that no controller leads."""
+    (tmp_path / FILE).mkdir()
+    with pytest.raises(StoreError, match=r"status\.json: not read: .*; run it as root"):
+        StatusFile(tmp_path).shown()
+
+
 @given(st.lists(st.tuples(st.text(max_size=80), st.booleans()), max_size=60), st.integers(300, 4000))
 def test_a_status_fits_and_leaves_out_pages_last(message: list[tuple[str, bool]], most_bytes: int) -> None:
     """However much there is to say, and in whatever script: it fits, is counted, and keeps its order."""
