@@ -345,6 +345,26 @@ def test_nothing_comes_in_but_metrics() -> None:
     assert not render({"networkPolicy": {"enabled": False}}).all("NetworkPolicy")
 
 
+def test_a_null_takes_away_what_an_earlier_file_gave() -> None:
+    """Helm leaves the key in the values: a null in a list of rules would allow everything, one of a nodeSelector would
+    fit no node, and a variable would be empty instead of gone."""
+    nulls = {
+        "agent": {each: {"x": None} for each in ("env", "nodeSelector", "podAnnotations", "podLabels")},
+        "controller": {"enabled": True, "nodeSelector": {"x": None}, "serviceAccountAnnotations": {"x": None}},
+        "image": {"pullSecrets": {"x": None}},
+        "metrics": {"enabled": True, "labels": {"x": None}},
+        "networkPolicy": {"from": {"x": None}, "egress": {"x": None}},
+    }
+    without = {"controller": {"enabled": True}, "metrics": {"enabled": True}}
+    assert render(nulls) == render(without)
+
+
+def test_no_part_of_a_configuration_is_lost_for_a_character() -> None:
+    """Helm cannot read every text again that it writes as YAML: one such character took all checks out, silently."""
+    value = {"config": {"checks": {"gpu.count": {"expected": 8}, "host.services": {"required": ["x\x80"]}}}}
+    assert "control characters are not allowed" in render(value).error
+
+
 def test_a_reset_is_not_killed_in_the_middle() -> None:
     """The grace period is longer than the deadline of a GPU reset with the stop of a service before it."""
     longest_s = gpu_reset._RESET_S + gpu_reset._STOP_S
@@ -858,6 +878,19 @@ def test_evictions_by_taint_need_no_second_switch() -> None:
         ),
         ({"config": {"provisioner": {"kind": "eks", "act_from": "controller"}}}, "no controller acts"),
         ({"mode": "quarantine"}, "set budget.limit and budget.nodes, or controller.enabled"),
+        ({"config": {"remediation": {"mode": "approve"}}}, "mode: approve without a budget: set budget.limit"),
+        (
+            {"config": {"match": {"a": {"host": ["p5-*"], "remediation": {"mode": "quarantine"}}}}},
+            "mode: quarantine without a budget: set budget.limit",
+        ),
+        (
+            {
+                "config": {"match": {"a": {"host": ["p5-*"], "remediation": {"mode": "approve"}}}},
+                "controller": {"enabled": True},
+                "profile": "restricted",
+            },
+            "mode: approve with profile: restricted",
+        ),
         (
             {"config": {"provisioner": {"kind": "karpenter"}}},
             "may not read or delete NodeClaims",

@@ -29,7 +29,7 @@ daemon:
   http: {{ include "healthd.listen" . | quote }}
 {{- if .Values.controller.enabled }}
 controller:
-  {{- with (include "healthd.nodes" . | fromYaml).selector }}
+  {{- with (include "healthd.nodes" . | fromJson).selector }}
   # Counted are the nodes that agents run on.
   selector: {{ . | quote }}
   {{- end }}
@@ -62,31 +62,31 @@ checks:
   {{- end }}
 {{- end }}
 
-{{/* The configuration as YAML: the chart's, with the value `config` over it. */}}
+{{/* The configuration as JSON: the chart's, with the value `config` over it. */}}
 {{- define "healthd.config" -}}
 {{- include "healthd.overlay" (list (include "healthd.chartConfig" . | fromYaml) .Values.config) -}}
 {{- end }}
 
 {{/* The whole of config.toml. Argument: list of the root context and a map that lies on top. */}}
 {{- define "healthd.configToml" -}}
-{{- $all := include "healthd.overlay" (list (include "healthd.config" (index . 0) | fromYaml) (index . 1)) | fromYaml -}}
+{{- $all := include "healthd.overlay" (list (include "healthd.config" (index . 0) | fromJson) (index . 1)) | fromJson -}}
 {{- range $key, $value := $all }}
 {{- include "healthd.tomlTable" (list $key $key $value) }}
 {{- end }}
 {{- end }}
 
-{{/* base with over laid over it, key by key, as YAML. Sprig's merge functions cannot set anything to false or 0. */}}
+{{/* base with over laid over it, key by key, as JSON, which holds every text: YAML does not read each that it writes. Sprig's merge functions cannot set anything to false or 0. */}}
 {{- define "healthd.overlay" -}}
 {{- $out := deepCopy (index . 0) -}}
 {{- range $key, $value := index . 1 -}}
 {{- $there := get $out $key -}}
 {{- if and (kindIs "map" $value) (kindIs "map" $there) -}}
-{{- $_ := set $out $key (include "healthd.overlay" (list $there $value) | fromYaml) -}}
+{{- $_ := set $out $key (include "healthd.overlay" (list $there $value) | fromJson) -}}
 {{- else -}}
 {{- $_ := set $out $key $value -}}
 {{- end -}}
 {{- end -}}
-{{- toYaml $out -}}
+{{- toJson $out -}}
 {{- end }}
 
 {{/*

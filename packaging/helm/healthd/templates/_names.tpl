@@ -20,8 +20,15 @@ app.kubernetes.io/component: {{ . }}
 {{ $image.repository }}{{ if $image.digest }}@{{ $image.digest }}{{ else }}:{{ $image.tag | default .Chart.AppVersion }}{{ end }}
 {{- end }}
 
+{{/* A map without its nulls, by which a later file of values takes away what an earlier one gave. */}}
+{{- define "healthd.given" -}}
+{{- $given := dict -}}
+{{- range $key, $value := . }}{{ if not (kindIs "invalid" $value) }}{{ $_ := set $given $key $value }}{{ end }}{{ end -}}
+{{- toJson $given -}}
+{{- end }}
+
 {{- define "healthd.pullSecrets" -}}
-{{- with .Values.image.pullSecrets }}
+{{- with include "healthd.given" .Values.image.pullSecrets | fromJson }}
 imagePullSecrets:
 {{- range $name, $_ := . }}
   - name: {{ $name }}
@@ -105,29 +112,29 @@ and those that `policies` adds or removes.
 */}}
 {{- define "healthd.platformLabels" -}}
 {{- $found := dict -}}
-{{- range $row := include "healthd.configs" . | fromYamlArray -}}
+{{- range $row := include "healthd.configs" . | fromJsonArray -}}
 {{- $hyperpod := ($row.provisioner | default dict).hyperpod | default dict -}}
 {{- if eq (toString $hyperpod.how) "label" }}{{ $_ := set $found "sagemaker.amazonaws.com/node-health-status" true }}{{ end -}}
 {{- end -}}
 {{- range $key, $on := .Values.policies.platformLabels }}{{ $_ := set $found $key $on }}{{ end -}}
-{{- toYaml $found -}}
+{{- toJson $found -}}
 {{- end }}
 {{- define "healthd.platformConditions" -}}
 {{- $found := dict -}}
-{{- range $row := include "healthd.configs" . | fromYamlArray -}}
+{{- range $row := include "healthd.configs" . | fromJsonArray -}}
 {{- $provisioner := $row.provisioner | default dict -}}
 {{- if eq (toString $provisioner.kind) "eks" }}{{ $_ := set $found "AcceleratedHardwareReady" true }}{{ end -}}
 {{- end -}}
 {{- range $key, $on := .Values.policies.platformConditions }}{{ $_ := set $found $key $on }}{{ end -}}
-{{- toYaml $found -}}
+{{- toJson $found -}}
 {{- end }}
 
 {{/* The configuration and each row of its `match`, as a list. */}}
 {{- define "healthd.configs" -}}
-{{- $config := include "healthd.config" . | fromYaml -}}
+{{- $config := include "healthd.config" . | fromJson -}}
 {{- $rows := list $config -}}
 {{- range $_, $row := $config.match }}{{ if $row }}{{ $rows = append $rows $row }}{{ end }}{{ end -}}
-{{- toYaml $rows -}}
+{{- toJson $rows -}}
 {{- end }}
 
 {{/* The Leases of the budget, one line each. */}}
@@ -143,14 +150,14 @@ healthd-budget-{{ $name }}
 {{- end }}
 
 {{/*
-The nodes that agents run on, as YAML: `selector` says them as a label selector, by which the controller counts; `problem`
+The nodes that agents run on, as JSON: `selector` says them as a label selector, by which the controller counts; `problem`
 is why none can.
 */}}
 {{- define "healthd.nodes" -}}
 {{- $parts := list -}}
 {{- $problem := "" -}}
-{{- range $key, $value := .Values.agent.nodeSelector -}}
-{{- if not (kindIs "invalid" $value) }}{{ $parts = append $parts (printf "%s=%s" $key $value) }}{{ end -}}
+{{- range $key, $value := include "healthd.given" .Values.agent.nodeSelector | fromJson -}}
+{{- $parts = append $parts (printf "%s=%s" $key $value) -}}
 {{- end -}}
 {{- $affinity := (.Values.agent.affinity | default dict).nodeAffinity | default dict -}}
 {{- $terms := ($affinity.requiredDuringSchedulingIgnoredDuringExecution | default dict).nodeSelectorTerms | default list -}}
@@ -166,7 +173,7 @@ is why none can.
 {{- else }}{{ $problem = printf "it has the operator %s" .operator }}{{ end -}}
 {{- end -}}
 {{- end -}}
-{{- dict "selector" (ternary (join "," $parts) "" (empty $problem)) "problem" $problem | toYaml -}}
+{{- dict "selector" (ternary (join "," $parts) "" (empty $problem)) "problem" $problem | toJson -}}
 {{- end }}
 
 {{/* Refuses invalid values before anything is installed. */}}
@@ -174,17 +181,14 @@ is why none can.
 {{- if semverCompare "<1.30.0-0" .Capabilities.KubeVersion.Version }}
 {{- fail (printf "this is Kubernetes %s, and healthd needs 1.30 or newer: from there on the API server keeps each agent to its own node and the fleet to its budget, by admission policies, without which one agent's token could take every node out" .Capabilities.KubeVersion.Version) }}
 {{- end }}
-{{- $config := include "healthd.config" . | fromYaml }}
-{{- if and (eq .Values.profile "restricted") (eq (toString $config.remediation.mode) "repair") }}
-{{- fail "mode: repair with profile: restricted: that profile can neither reset a GPU nor reboot; set mode: quarantine, or profile: full" }}
-{{- end }}
+{{- $config := include "healthd.config" . | fromJson }}
 {{- if and (eq .Values.profile "restricted") (eq (toString (get ($config.provisioner | default dict) "kind")) "local") }}
 {{- fail "provisioner.kind: local with profile: restricted: that profile cannot ask systemd for a reboot; name another kind, or profile: full" }}
 {{- end }}
 {{- if and $config.orchestrator.kubernetes.device_plugin (not .Values.controller.enabled) }}
 {{- fail "config.orchestrator.kubernetes.device_plugin without controller.enabled: agents would ask, and no controller restarts the plugin" }}
 {{- end }}
-{{- $all := include "healthd.overlay" (list $config .Values.controller.config) | fromYaml }}
+{{- $all := include "healthd.overlay" (list $config .Values.controller.config) | fromJson }}
 {{- range $name, $rule := ($all.controller | default dict).drain }}
 {{- if and $rule (or (hasPrefix "evict" (toString $rule.mode)) $rule.after_s) }}
 {{- if not $.Values.controller.enabled }}
@@ -198,7 +202,14 @@ is why none can.
 {{- if not .Values.image.repository }}
 {{- fail "image.repository is not set: there is no public image; name the registry to which yours was pushed, as in registry.example/healthd" }}
 {{- end }}
-{{- range $row := include "healthd.configs" . | fromYamlArray }}
+{{- range $row := include "healthd.configs" . | fromJsonArray }}
+{{- $mode := toString ($row.remediation | default dict).mode }}
+{{- if and (eq $.Values.profile "restricted") (has $mode (list "approve" "repair")) }}
+{{- fail (printf "mode: %s with profile: restricted: that profile can neither reset a GPU nor reboot; set mode: quarantine, or profile: full" $mode) }}
+{{- end }}
+{{- if and (has $mode (list "quarantine" "approve" "repair")) (not $.Values.controller.enabled) (not (and $.Values.budget.limit $.Values.budget.nodes)) }}
+{{- fail (printf "mode: %s without a budget: set budget.limit and budget.nodes, or controller.enabled, which counts nodes itself" $mode) }}
+{{- end }}
 {{- if and (eq (toString ($row.provisioner | default dict).act_from) "controller") (not $.Values.controller.enabled) }}
 {{- fail "provisioner.act_from: controller without controller.enabled: nodes would ask, and no controller acts" }}
 {{- end }}
@@ -206,11 +217,8 @@ is why none can.
 {{- fail "provisioner.kind: karpenter without controller.karpenter: the controller may not read or delete NodeClaims" }}
 {{- end }}
 {{- end }}
-{{- if and (ne .Values.mode "observe") (not .Values.controller.enabled) (not (and .Values.budget.limit .Values.budget.nodes)) }}
-{{- fail (printf "mode: %s without a budget: set budget.limit and budget.nodes, or controller.enabled, which counts nodes itself" .Values.mode) }}
-{{- end }}
-{{- $nodes := include "healthd.nodes" . | fromYaml }}
-{{- $given := ((include "healthd.overlay" (list .Values.config .Values.controller.config) | fromYaml).controller | default dict).selector }}
+{{- $nodes := include "healthd.nodes" . | fromJson }}
+{{- $given := ((include "healthd.overlay" (list .Values.config .Values.controller.config) | fromJson).controller | default dict).selector }}
 {{- if and $.Values.controller.enabled $given (not $nodes.problem) }}
 {{- fail (printf "controller.selector: %s is not yours to set here: nodes are counted where agents run, which agent.nodeSelector and agent.affinity say; set those" $given) }}
 {{- end }}
