@@ -27,11 +27,12 @@ class Ballast:
     def lay(self) -> bool:
         """Create the file if needed; whether it exists now."""
         try:
-            if self._path.exists():
+            if self._path.exists() and self._path.stat().st_size == _BYTES:
                 return True
             room = os.statvfs(self._path.parent)
             if room.f_bavail * room.f_frsize < _ROOM * _BYTES:
                 return False
+            self._path.unlink(missing_ok=True)  # a power cut leaves one that holds no space
             file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         except OSError:
             return False
