@@ -7,7 +7,7 @@ Nothing here prints.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import cache, partial
 from itertools import chain
@@ -31,7 +31,7 @@ from healthd.config.keys import (
     leaves,
     variables,
 )
-from healthd.config.match import NAME, Match, NodeFacts, decide, read_matches
+from healthd.config.match import NAME, Match, NodeFacts, Ruling, decide, read_matches
 from healthd.config.schema import config as schema
 from healthd.config.toml_text import Problem, parsed, read_text
 from healthd.config.values import did_you_mean, shortened
@@ -149,25 +149,31 @@ def _matched(
     matches: Iterable[Match],
     who: WhoIsThis | None,
     assembled: Callable[[Iterable[Setting]], Loaded | None],
-    fixed: Collection[Key],
+    fixed: Mapping[Key, Setting],
 ) -> Loaded | None:
     """``plain``, which holds everywhere, overlaid by the matches that hold here, the last one on top.
 
-    ``fixed``: the keys that an environment sets. ``assembled`` lays them over everything; a match by job of such a key
-    has no part.
+    ``fixed``: the settings of an environment. ``assembled`` lays them over everything; a match by job of such a key has
+    no part.
     """
     if who is None:
         return replace(plain, notices=("configuration: no match section is applied: the node is not known here",))
-    rulings = tuple(decide(matches, who(plain.config)))
+    rulings = tuple(_unless_fixed(each, fixed) for each in decide(matches, who(plain.config)))
     holding = [each.match for each in rulings if each.holds]
     loaded = assembled(setting for match in holding if not match.is_by_job for setting in match.settings)
     if loaded is None:
         return None
     undecided = tuple(f"configuration: {each}" for each in rulings if not each.decided)
-    by_job = tuple(
-        match for match in holding if match.is_by_job and not any(setting.key in fixed for setting in match.settings)
-    )
+    by_job = tuple(match for match in holding if match.is_by_job)
     return replace(loaded, rulings=tuple(map(str, rulings)), notices=undecided, by_job=by_job)
+
+
+def _unless_fixed(ruling: Ruling, fixed: Mapping[Key, Setting]) -> Ruling:
+    """The ruling; one by job does not hold where an environment sets its key."""
+    origins = [fixed[each.key].origin for each in ruling.match.settings if each.key in fixed]
+    if not origins or not ruling.match.is_by_job:
+        return ruling
+    return replace(ruling, holds=False, decided=True, why=f"{origins[0]} sets the mode, whichever job is on the node")
 
 
 def checks_in_files(path: Path | None, *, default_path: Path = DEFAULT_PATH) -> frozenset[str]:

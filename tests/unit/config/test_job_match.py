@@ -141,6 +141,10 @@ def test_a_mode_from_an_environment_wins_over_every_job(tmp_path: Path, *, by_fi
     assert found.config.remediation.mode is Mode.OBSERVE
     for jobs in ((URGENT,), "no answer"):
         assert mode_by_job(found.by_job, found.config.remediation.mode, jobs) == ModeByJob(mode=Mode.OBSERVE)
+    (ruling,) = found.rulings
+    assert "HEALTHD_REMEDIATION_MODE sets the mode, whichever job is on the node" in ruling
+    assert "does not hold here by job: " in ruling
+    assert found.notices == ()
 
 
 @pytest.mark.parametrize(
