@@ -10,6 +10,7 @@ from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
+from itertools import groupby
 
 from msgspec import Struct
 
@@ -221,7 +222,9 @@ def _repairs(entries: Iterable[LedgerEntry]) -> tuple[RepairRecord, ...]:
 
 
 def _replaced(entry: LedgerEntry, spans: Iterable[NodeSpan], watched: WatchedTime) -> ReplacedMachine:
-    around = [each for each in spans if each.node == entry.node and each.state in _LOST and _holds(each, entry.at)]
+    own = sorted((each for each in spans if each.node == entry.node), key=lambda each: each.start)
+    times_out = [list(time) for is_lost, time in groupby(own, lambda each: each.state in _LOST) if is_lost]
+    around = next((time for time in times_out if any(_holds(each, entry.at) for each in time)), ())
     return ReplacedMachine(
         node=entry.node,
         at=entry.at,

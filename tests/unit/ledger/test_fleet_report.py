@@ -100,6 +100,24 @@ def test_repairs_and_replacements_are_counted() -> None:
     assert [(each.node, each.lost_h) for each in report.replaced] == [("n1", 10.0), ("n9", None)]
 
 
+def test_a_replacement_costs_the_whole_time_out() -> None:
+    """Also where the cause changed meanwhile, as when the platform writes its own reason, or nobody watched an hour."""
+    contents = LedgerContents(
+        watched=(WatchInterval(start=at(0), until=at(6)), WatchInterval(start=at(7), until=at(100))),
+        spans=(
+            span("n1", 0, 2, SpanState.OUT, "before"),
+            span("n1", 2, 3, SpanState.SERVING),
+            span("n1", 3, 5, SpanState.OUT, "gpu.xid.79"),
+            span("n1", 5, 6, SpanState.OUT, "slurm: Node failing"),
+            span("n1", 7, 8, SpanState.SILENT, "no report"),
+            span("n1", 8, None, SpanState.SERVING),
+        ),
+        entries=(LedgerEntry(kind=EntryKind.REPLACEMENT, node="n1", at=at(4), act="replace", code="gpu.xid.79"),),
+    )
+    (replaced,) = fleet_report(contents, T0, at(100)).replaced
+    assert replaced.lost_h == 4.0
+
+
 def test_a_repeat_offender_is_a_lemon_only_where_chance_is_excluded() -> None:
     """Two faults of one GPU in two nodes are not enough; twelve of one among a hundred are."""
     (offender,) = fleet_report(CONTENTS, T0, at(100)).offenders
