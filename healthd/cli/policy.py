@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from argparse import Namespace
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -104,7 +105,7 @@ def tested(args: Iterable[str], policy: Policy, config: Config, instance_type: s
     """The policy's result for each code, or for each code in a log."""
     verdicts = []
     for name in args:
-        if Path(name).is_file():
+        if os.path.isfile(name):  # Path.is_file raises for a name that is too long
             verdicts += [{**each, "file": name} for each in _of_log(name, policy, config)]
         else:
             verdicts += [_verdict(variant, policy) for variant in variants(name)]

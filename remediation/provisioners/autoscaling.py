@@ -87,7 +87,9 @@ class AutoScalingProvisioner:
         return self._substitute()
 
     def reboot(self) -> None:
-        """EC2's reboot; the group does not notice one that ends within its grace period."""
+        """EC2's reboot: the instance stays running. The group's grace period is no part of it: that is for instances
+        that are launched, attached or back from standby (Auto Scaling user guide, "Set the health check grace period",
+        2026-11)."""
         self._aws.call("ec2", "RebootInstances", InstanceIds=[self._target()])
 
     def replace(self) -> None:

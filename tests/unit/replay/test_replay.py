@@ -405,6 +405,8 @@ def test_policy_show_prints_every_rule(tmp_path: Path) -> None:
     assert [rule["of"] for rule in data["rules"]] == ["site", *["shipped"] * shipped, *["healthd"] * len(STANDING)]
     with pytest.raises(UsageError, match="did you mean `healthd policy test`"):
         policy_verb.answer(options("policy", "show", "79", "--config", str(path)))
+    with pytest.raises(UsageError, match="expected a file, or a code that a check reports"):
+        policy_verb.answer(options("policy", "test", "x" * 300, "--config", str(path)))
 
 
 @pytest.mark.parametrize(
