@@ -100,6 +100,17 @@ def test_a_stall_lasts_until_the_next_answer(make: Callable[..., Probe], clock: 
     assert (probe.state().stalled_s, probe.state().reason, probe.state().restarts) == (0.0, "", 2)
 
 
+def test_a_machine_that_stood_still_is_no_silent_library(make: Callable[..., Probe], clock: Clock) -> None:
+    """A question that was out while the whole machine stood still counts as silence for its deadline: the library did
+    not keep silent for longer."""
+    probe = make()
+    threading.Timer(0.05, clock.advance, (25,)).start()
+    with pytest.raises(SourceTimeout):
+        ask(probe, "sleep", deadline_s=1.0, seconds=60)
+    assert clock.now == 1025.0
+    assert probe.state().stalled_s == 1.0
+
+
 def test_a_crash_is_unreadable_and_the_next_worker_answers(make: Callable[..., Probe], clock: Clock) -> None:
     """SIGSEGV in the library ends the worker only; after the back-off another one answers."""
     probe = make()
