@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 
-from healthd.checklib.lustre import KINDS, client_devices, connection, import_text
+from healthd.checklib.lustre import CONNECTED, KINDS, TROUBLED, Import, client_devices, connection, read_import
 from healthd.core.check import FindingCode, check, judged, not_applicable, unknown
-from healthd.core.errors import SourceError, SourceMissing, SourceUnreadable
-from healthd.core.model import NODE, Component, Finding, Reading, ReadingKind, Remedy, Result, Severity
-from healthd.core.node import Node
-
-_STATE = re.compile(r"^[ \t]*state:[ \t]*([A-Z_]+)[ \t]*$", re.MULTILINE)
-_ATTEMPTS = re.compile(r"^[ \t]*connection_attempts:[ \t]*(\d{1,18})[ \t]*$", re.MULTILINE)
-_TARGET = re.compile(r"^[ \t]*target:[ \t]*(\S+)[ \t]*$", re.MULTILINE)
-
-# lustre-release, ptlrpc_import_state_name(). IDLE: the client itself closes connections that it does not use.
-_HEALTHY = frozenset({"FULL", "IDLE", "NEW"})
-_TROUBLED = frozenset(
-    {"DISCONN", "CONNECTING", "REPLAY", "REPLAY_LOCKS", "REPLAY_WAIT", "RECOVER", "EVICTED", "CLOSED"}
+from healthd.core.errors import SourceError, SourceMissing
+from healthd.core.model import (
+    NODE,
+    Clearance,
+    ClearsBy,
+    Component,
+    Finding,
+    Reading,
+    ReadingKind,
+    Remedy,
+    Result,
+    Severity,
 )
+from healthd.core.node import Node
 
 LBUG = FindingCode(
     code="lustre.lbug",
@@ -61,12 +61,14 @@ def lustre_client(node: Node, settings: LustreClientSettings) -> Result:
     An assertion that failed (LBUG) leaves threads of the kernel stuck for good, so it keeps jobs off and calls for a
     reboot. An idle connection is healthy: the client closes connections that it does not use. A connection in recovery
     is a finding only when that lasts, and never more than a warning: fail-overs and maintenance windows look the same
-    from every node. A device whose state cannot be read is unknown, and so is a mounted client that shows no device.
-    The check skips the connection to the management server (mgc), which carries no I/O. Reading these files sends
-    nothing to a server, so it cannot hang on one. Unproven on hardware: no Lustre client was at hand; the files are
-    those of the published sources.
+    from every node. A connection that is there ends ``lustre.connection_lost``: of many that are restored at once the
+    kernel log names one. A device whose state cannot be read is unknown, and so is a mounted client that shows no
+    device. The check skips the connection to the management server (mgc), which carries no I/O. Reading these files
+    sends nothing to a server, so it cannot hang on one. Unproven on hardware: no Lustre client was at hand; the files
+    are those of the published sources.
 
     Sources: lustre-release lustre/obdclass/obd_sysfs.c (health_check), lustre/ptlrpc/import.c (states);
+    libcfs/libcfs/debug.c (lines that are alike within a time are printed once: "Skipped 1 previous similar message");
     lustre/mdc/lproc_mdc.c and lustre/osc/lproc_osc.c (``import`` in procfs in 2.12 to 2.16, in debugfs from 2.17);
     aws-parallelcluster-cookbook PR 3262 and 3267 (import states fired on healthy file systems, until IDLE was taken for
     healthy and trouble had to last).
@@ -82,20 +84,18 @@ def lustre_client(node: Node, settings: LustreClientSettings) -> Result:
         list(_health(word)),
         [] if _is_known(word) else [f"/sys/fs/lustre/health_check says {word!r}; expected 'healthy'"],
     )
-    readings: list[Reading] = []
+    found = list[tuple[Component, Import]]()
     for kind in KINDS if settings.imports else ():
         devices = client_devices(node, kind)
         unread: list[str] = []
         for device in devices:
             try:
-                text = import_text(node, kind, device)
-                findings.extend(_import(connection(device), text))
+                found.append((connection(device), read_import(node, kind, device)))
             except SourceError as error:
                 unread.append(str(error))
-            else:
-                readings.extend(_attempts(connection(device), text, node.boot_id))
         undecided.extend(_gap(node, kind, devices, unread))
-    return judged(findings, readings, undecided=undecided)
+    findings += [_disconnected(where, each) for where, each in found if each.state in TROUBLED]
+    return judged(findings, _readings(found, node.boot_id), undecided=undecided, clearances=_restored(found))
 
 
 def _is_known(word: str) -> bool:
@@ -118,16 +118,21 @@ def _gap(node: Node, kind: str, devices: Sequence[str], unread: Sequence[str]) -
         yield f"a Lustre file system is mounted, but /sys, /proc and debugfs show no {kind} device"
 
 
-def _import(where: Component, text: str) -> Iterator[Finding]:
-    found = _STATE.search(text)
-    if found is None or found[1] not in _HEALTHY | _TROUBLED:
-        raise SourceUnreadable(f"{where.id}/import: {text[:80]!r}: expected a known state, such as 'state: FULL'")
-    if found[1] in _TROUBLED:
-        target = name[1] if (name := _TARGET.search(text)) else "its server"
-        yield DISCONNECTED.at(where, f"the connection to {target} is in state {found[1]}", state=found[1])
+def _disconnected(where: Component, found: Import) -> Finding:
+    message = f"the connection to {found.target} is in state {found.state}"
+    return DISCONNECTED.at(where, message, state=found.state)
 
 
-def _attempts(where: Component, text: str, boot_id: str) -> Iterator[Reading]:
-    if found := _ATTEMPTS.search(text):
-        name = "lustre_connection_attempts_total"
-        yield Reading(component=where, name=name, value=int(found[1]), kind=ReadingKind.COUNTER, epoch=boot_id)
+def _restored(found: Sequence[tuple[Component, Import]]) -> Iterator[Clearance]:
+    """Of many connections that are restored at once the client logs one: the faults of the others end here."""
+    broken = {where for where, each in found if each.state not in CONNECTED}
+    for where in dict.fromkeys(where for where, _ in found if where not in broken):
+        note = "the client is connected to it again"
+        yield Clearance(by=ClearsBy.LOG_LINE, component=where, note=note, code="lustre.connection_lost")
+
+
+def _readings(found: Sequence[tuple[Component, Import]], boot_id: str) -> Iterator[Reading]:
+    name, kind = "lustre_connection_attempts_total", ReadingKind.COUNTER
+    for where, each in found:
+        if each.attempts is not None:
+            yield Reading(component=where, name=name, value=each.attempts, kind=kind, epoch=boot_id)

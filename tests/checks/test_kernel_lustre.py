@@ -109,6 +109,13 @@ def test_a_restored_connection_ends_a_lost_one() -> None:
     assert lost[0].clears_by is ClearsBy.LOG_LINE
 
 
+@pytest.mark.parametrize("target", ["", "192.168.50.246@tcp"])
+def test_a_restored_connection_need_not_name_its_target(target: str) -> None:
+    """Clients of 2.15 print no name there, or the address once more; the connection is named before."""
+    (over,) = judge(RESTORED.replace("to 6cz4zbev-OST0000", f"to {target}")).clearances
+    assert str(over.component) == "lustre:6cz4zbev-OST0000-osc"
+
+
 def test_the_mount_is_named_where_it_is_known() -> None:
     """A target's name begins with the file system's, which ends the mount's source; without a table it is left out."""
     assert judge(LOST).findings[0].evidence["mount"] == "/fsx"

@@ -9,14 +9,17 @@ from typing import Any
 
 import pytest
 
+from healthd.checks.kernel_lustre import KernelLustreSettings, kernel_lustre
 from healthd.checks.lustre_client import DISCONNECTED, LustreClientSettings, lustre_client
 from healthd.core.errors import SourceError, SourceMissing, SourceTimeout, SourceUnreadable
-from healthd.core.model import Remedy, Result, Severity, Status
+from healthd.core.model import ClearsBy, Remedy, Result, Severity, Status
 from healthd.core.node import Mount
+from healthd.judge.history import History
 from healthd.sim.host import IMPORTS_IN
 from healthd.sim.tree import build
 from healthd.sources.trees import FileTree
 from healthd.testing import Entry, FakeNode
+from tests.support.judgement import answered, fold, kernel_says
 
 FSX = Mount(point="/fsx", fstype="lustre", source="10.0.0.1@tcp:/abc", options=frozenset({"rw"}))
 # Constructed after the form of lustre-release lprocfs_import_seq_show().
@@ -47,6 +50,14 @@ def run(
         proc[f"fs/lustre/osc/abc-OST{number:04}-osc-ffff/import"] = IMPORT.format(state=state)
     node = FakeNode(sys=tree if sys is None else sys, proc=proc if sys is None else {}, mount_table=mounts)
     return lustre_client(node, LustreClientSettings(**settings))
+
+
+def connected(*states: str) -> Result:
+    """The result of a client with a connection to one target for each mount, in these states."""
+    paths = (f"fs/lustre/osc/abc-OST0000-osc-ffff8881{mount:08}/import" for mount in range(len(states)))
+    proc: dict[str, Entry] = {path: IMPORT.format(state=state) for path, state in zip(paths, states, strict=True)}
+    node = FakeNode(sys={"fs/lustre/health_check": "healthy"}, proc=proc, mount_table=[])
+    return lustre_client(node, LustreClientSettings())
 
 
 def of_release(root: Path, release: str, *gone: str) -> FakeNode:
@@ -148,6 +159,31 @@ def test_a_troubled_connection(state: str) -> None:
     ]
     assert result.findings[0].severity is Severity.WARNING
     assert DISCONNECTED.lasting_s == 300
+
+
+def test_a_connection_that_is_there_ends_the_fault_of_its_loss() -> None:
+    """Of many connections that are restored at once the kernel log names one: the client itself knows of the others. A
+    file system that is mounted twice has two connections to a target, and both must be there."""
+    result = run("healthy", "FULL", "IDLE", "DISCONN", "NEW")
+    assert [(str(over.component), over.code, over.by) for over in result.clearances] == [
+        (f"lustre:abc-{name}-ffff", "lustre.connection_lost", ClearsBy.LOG_LINE)
+        for name in ("MDT0000-mdc", "OST0000-osc", "OST0001-osc")
+    ]
+    assert connected("FULL", "RECOVER").clearances == ()
+
+
+def test_the_log_and_the_client_name_a_connection_alike() -> None:
+    """A loss in the log whose restoration the log leaves out ends once the client says that it is connected."""
+    lost = "Lustre: abc-OST0000-osc-ffff88810a5b8800: Connection to abc-OST0000 (at 10.0.0.2@tcp) was lost; in progress"
+    node = FakeNode(
+        kernel_records=kernel_says(f"{lost} operations using this service will wait for recovery to complete"),
+        mount_table=[FSX],
+        sys={"module/lnet/initstate": "live"},
+    )
+    before = fold(History(), [answered(kernel_lustre(node, KernelLustreSettings()), "kernel.lustre")])
+    assert [code for _, code in before.faults] == ["lustre.connection_lost"]
+    after = fold(before, [answered(connected("FULL"), "lustre.client", seconds=60)])
+    assert after.faults == {}
 
 
 @pytest.mark.parametrize("word", ["", "perhaps"])
