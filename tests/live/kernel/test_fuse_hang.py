@@ -206,6 +206,20 @@ def test_a_hang_of_one_mount_hides_no_other(hurried: Machine, mounted: Callable[
     assert hurried.space("/").total_bytes > 0
 
 
+def test_the_owners_on_a_disk_are_counted_past_a_mount_that_hangs(
+    hurried: Machine, mounted: Callable[[str], FuseDisk], tmp_path: Path
+) -> None:
+    """A hung mount below a full disk holds no worker: the local file systems are asked as before, and the owners of the
+    disk's files are known."""
+    (tmp_path / "file").write_bytes(bytes(1 << 16))
+    disk = mounted("my data")
+    disk.becomes("hang:getattr")
+    held = hurried.file_systems.holders(str(tmp_path), "ext4")
+    assert (held.whole, held.bytes_of[os.geteuid()] >= 1 << 16) == (True, True)
+    assert hurried.file_systems.state("local").abandoned == 0
+    disk.becomes()
+
+
 def test_a_server_that_ended_is_an_error(machine: Machine, mounted: Callable[[str], FuseDisk]) -> None:
     """A mount whose connection was aborted answers ENOTCONN, which is an error and no hang."""
     disk = mounted("fsx")
