@@ -143,13 +143,14 @@ def observe(
     Clearances apply in the order of their time: a fault that is seen after the evidence stays open.
     """
     before = history
-    history = _learn_names(history, outcome)
+    history, proven = _learn_names(history, outcome)
     history, broken, undecided = _judge_readings(history, outcome.result.readings, limits, now)
     history, findings, repeated = _wait(history, outcome, [*outcome.result.findings, *broken], now)
     reported = {_key(history, finding) for finding in findings}
     history = _end_levels(history, outcome, undecided | repeated | reported)
-    history, proven = _apply(history, outcome, findings)
+    history, evident = _apply(history, outcome, findings)
     history, old = _forget_news(history, now)
+    proven.update(evident)
     proven.update({change.fault.key: change.why for change in old})
     return history, _changes(before, history, f"{outcome.check} no longer sees it", proven)
 
@@ -215,8 +216,12 @@ def canonical(history: History, component: Component) -> Component:
 # names
 
 
-def _learn_names(history: History, outcome: Outcome) -> History:
-    """Remember that ``gpu:0000:05:00`` is ``gpu:GPU-<uuid>``, and rename the former's memory."""
+def _learn_names(history: History, outcome: Outcome) -> tuple[History, dict[FaultKey, str]]:
+    """Remember that ``gpu:0000:05:00`` is ``gpu:GPU-<uuid>``, and rename the former's memory.
+
+    With it, the faults that end by that, and why: after a boot another GPU at the address of one that is gone has
+    replaced it, also where the instance kept its id (EC2, stop and start).
+    """
     result = outcome.result
     told = (result.readings, result.findings, result.clearances)
     seen = {id(item.component): item.component for items in told for item in items if item.component.aliases}
@@ -227,7 +232,9 @@ def _learn_names(history: History, outcome: Outcome) -> History:
         if not alias.rpartition(":")[2].isdigit() or alias.count(":") > 1  # an index names another GPU after a loss
     }
     if all(history.names.get(alias) == component for alias, component in new.items()):
-        return history
+        return history, {}
+    gone = {was for alias, part in new.items() if (was := history.names.get(alias, part)).kind == "gpu"}
+    gone -= set(new.values())
     history = replace(history, names={**history.names, **new})
     faults: dict[FaultKey, Fault] = {}
     for fault in history.faults.values():
@@ -235,7 +242,14 @@ def _learn_names(history: History, outcome: Outcome) -> History:
         known = faults.get(renamed.key)
         faults[renamed.key] = renamed if known is None else _merge(known, renamed)
     memory: dict[str, Any] = {name: _rekeyed(history.names, getattr(history, name)) for name in _BY_COMPONENT}
-    return replace(history, faults=faults, **memory)
+    history = replace(history, faults=faults, **memory)
+    over = [key for key, fault in faults.items() if fault.component in gone and _ended_with_its_machine(history, fault)]
+    return _dropped(history, over), dict.fromkeys(over, "since a boot another GPU is at its address")
+
+
+def _ended_with_its_machine(history: History, fault: Fault) -> bool:
+    """Whether a fault of an earlier boot ends with another machine. Within a boot no GPU is exchanged."""
+    return fault.boot_id != history.boot_id and fault.clears_by in _PROVES[ClearsBy.REPLACE]
 
 
 def _rekeyed(names: Mapping[str, Component], memory: Mapping[Key, Any]) -> Mapping[Key, Any]:

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from healthd.checklib.xids import XidCase, XidRow, xid_cases, xid_row
 from healthd.core.check import FindingCode, Limit, judged, not_applicable, nothing_expected, ok
-from healthd.core.model import NODE, Clearance, ClearsBy, Component, Finding, Remedy, Severity
+from healthd.core.model import NODE, Clearance, ClearsBy, Component, Finding, Outcome, Remedy, Severity, gpu_component
 from healthd.judge.history import History, acknowledge, begin_boot, canonical, clear, observe
 from healthd.judge.trends import Baseline
 from tests.support.judgement import (
@@ -303,6 +303,36 @@ def test_a_uuid_takes_over_from_an_address() -> None:
     assert list(after.faults) == [("gpu:GPU-0", "gpu.xid.79")]
     assert after.baselines == {("gpu:GPU-0", "errors_total"): Baseline(epoch="boot-1", value=5)}
     assert canonical(after, BY_PCI[0]) == GPU[0]
+
+
+def at_address(uuid: str, seconds: float = 0) -> Outcome:
+    """The GPU that is found at one address."""
+    part = gpu_component(uuid=uuid, pci="0000:53:00")
+    return answered(ok([counter(0, part, name="gpu_index")]), "gpu.count", seconds)
+
+
+def test_another_gpu_at_the_address_has_replaced_the_one_that_was_there() -> None:
+    """EC2 moves an instance that is stopped and started to another host, and it keeps its id: what waits for another
+    machine ends once another GPU answers at the address. The new one inherits nothing."""
+    lost = line("gpu.xid.64", 1, ClearsBy.REPLACE, component=gpu_component(pci="0000:53:00"))
+    before = fold(
+        History(boot_id="boot-1", instance_id="i-1"), [at_address("GPU-old"), looked(lost, check="kernel.xid")]
+    )
+    assert list(before.faults) == [("gpu:GPU-old", "gpu.xid.64")]
+    booted, _ = begin_boot(before, "boot-2")
+    assert list(fold(booted, [at_address("GPU-old", 60)]).faults) == [("gpu:GPU-old", "gpu.xid.64")]
+    after, (change,) = observe(booted, at_address("GPU-new", 60), (), at(60))
+    assert (after.faults, change.opened, change.why) == ({}, False, "since a boot another GPU is at its address")
+
+
+def test_gpus_that_changed_their_addresses_are_still_there() -> None:
+    """A bus that is enumerated in another order replaces no GPU."""
+    parts = [gpu_component(uuid=uuid, pci=pci) for uuid, pci in (("GPU-a", "0000:53:00"), ("GPU-b", "0000:54:00"))]
+    swapped = [gpu_component(uuid=uuid, pci=pci) for uuid, pci in (("GPU-b", "0000:53:00"), ("GPU-a", "0000:54:00"))]
+    broken = line("gpu.xid.64", 1, ClearsBy.REPLACE, component=parts[0])
+    seen = [answered(ok([counter(0, part, name="gpu_index") for part in some])) for some in (parts, swapped)]
+    after = fold(History(boot_id="boot-1"), [seen[0], looked(broken, check="kernel.xid"), seen[1]])
+    assert list(after.faults) == [("gpu:GPU-a", "gpu.xid.64")]
 
 
 def test_an_index_names_nobody() -> None:
