@@ -27,7 +27,7 @@ NO_COMPLETION = FindingCode(
     severity=Severity.WARNING,
     remedy=Remedy.ASK_HUMAN,
     meaning="An EFA device left a command of its driver unanswered",
-    clears_by=ClearsBy.DRIVER_RELOAD,
+    clears_by=ClearsBy.REBOOT,
 )
 COMMAND_ERROR = FindingCode(
     code="efa.counters.command_error",

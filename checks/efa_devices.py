@@ -14,7 +14,7 @@ from healthd.core.model import NODE, Component, Finding, Reading, Remedy, Result
 from healthd.core.node import Node
 from healthd.core.setting_types import Count, GraceSeconds
 
-_CRITICAL, _WARNING = Severity.CRITICAL, Severity.WARNING
+_CRITICAL, _WARNING, _ASK = Severity.CRITICAL, Severity.WARNING, Remedy.ASK_HUMAN
 
 MISSING = FindingCode(
     code="efa.missing",
@@ -39,12 +39,12 @@ DRIVER_LOST = FindingCode(
 DRIVER_ABSENT = FindingCode(
     code="efa.driver_absent",
     severity=_CRITICAL,
-    remedy=Remedy.ASK_HUMAN,
+    remedy=_ASK,
     meaning="The EFA driver is not loaded",
     lasting_s=60.0,
 )
 NO_VERBS = FindingCode(
-    code="efa.no_verbs", severity=_CRITICAL, remedy=Remedy.ASK_HUMAN, meaning="No program can open this EFA device"
+    code="efa.no_verbs", severity=_CRITICAL, remedy=_ASK, meaning="No program can open this EFA device", lasting_s=60.0
 )
 NO_GPUDIRECT = FindingCode(
     code="efa.no_gpudirect",
@@ -85,9 +85,9 @@ def efa_devices(node: Node, settings: EfaDevicesSettings) -> Result:
     """All EFA devices are there and can be used.
 
     Off the PCI bus: a reboot enumerates the bus again. On the bus without an RDMA device: the driver gave up on it, and
-    a reboot resets it. Without the driver: the installation is at fault, and no reboot repairs it. Both must last a
-    minute, because a driver reload looks the same. The check never reads the port state: the driver always reports
-    ACTIVE.
+    a reboot resets it. Without the driver, or without a uverbs device: the installation is at fault, and no reboot
+    repairs it. All three must last a minute, because a driver reload looks the same. The check never reads the port
+    state: the driver always reports ACTIVE.
 
     Sources: amzn-drivers (ids 0x1d0f:0xefa0 to 0xefa4; efa_verbs.c efa_query_port); EC2 DescribeInstanceTypes.
     """

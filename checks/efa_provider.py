@@ -6,10 +6,11 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from healthd.checklib.host_text import key_numbers
+from healthd.checklib.jobs import owner
 from healthd.checklib.pci import efa_functions, pci_children, pci_gpus
 from healthd.checklib.versions import minimums, older, read_stack
 from healthd.core.check import FindingCode, check, judged, not_applicable
-from healthd.core.errors import SourceError, SourceMissing
+from healthd.core.errors import SourceError, SourceMissing, SourceUnreadable
 from healthd.core.model import NODE, Component, Finding, Reading, Remedy, Result, Severity
 from healthd.core.node import CommandResult, Node
 
@@ -62,6 +63,8 @@ def efa_provider(node: Node, _settings: object) -> Result:
         info = node.command(_FI_INFO, "-p", "efa", timeout_s=20.0)
     except SourceMissing:
         return not_applicable(f"{_FI_INFO} is not installed: jobs bring libfabric themselves")
+    if info.code < 0:
+        raise SourceUnreadable(f"fi_info -p efa was killed by signal {-info.code}")
     stack = read_stack(node, _PARTS)
     findings = [*_seen(info, devices), *_judged(node, stack.versions)]
     undecided = list(stack.undecided)
@@ -103,7 +106,7 @@ def _locked(node: Node) -> Iterator[Finding]:
     """Findings about the memlock limit of each process whose children are jobs."""
     for pid in (name for name in node.proc.names("") if name.isdigit()):
         try:
-            if (name := node.proc.read(f"{pid}/comm")) not in _STARTS_JOBS:
+            if (name := node.proc.read(f"{pid}/comm")) not in _STARTS_JOBS or not _is_the_hosts(node, pid):
                 continue
             found = _LOCKED.search(node.proc.read(f"{pid}/limits"))
         except SourceMissing:
@@ -114,6 +117,11 @@ def _locked(node: Node) -> Iterator[Finding]:
             yield MEMLOCK.at(
                 where, message, value_bytes=locked, limit_bytes=_MEMLOCK_BYTES, limit_source=_MEMLOCK_SOURCE
             )
+
+
+def _is_the_hosts(node: Node, pid: str) -> bool:
+    """Whether root runs it, outside of jobs and pods: any user may give a process that name."""
+    return "\nUid:\t0\t" in node.proc.read(f"{pid}/status") and not owner(node.proc.read(f"{pid}/cgroup"))
 
 
 def _huge_pages(node: Node) -> Iterator[Reading]:

@@ -109,11 +109,14 @@ def _port(node: Node, text: str, _settings: HostReachSettings) -> Iterator[Findi
 
 
 def _answer(node: Node, *argv: str) -> CommandResult | None:
-    """The result of a command; None where it did not end in time."""
+    """The result of a command; None where it did not end in time. Raises SourceUnreadable for one that was killed."""
     try:
-        return node.command(*argv, timeout_s=_DEADLINE_S)
+        answer = node.command(*argv, timeout_s=_DEADLINE_S)
     except SourceTimeout:
         return None
+    if answer.code < 0:
+        raise _odd(answer)
+    return answer
 
 
 def _certificate(node: Node, path: str, settings: HostReachSettings) -> Iterator[Finding]:

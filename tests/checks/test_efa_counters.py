@@ -6,10 +6,10 @@ from collections.abc import Mapping
 
 import pytest
 
-from healthd.checks.efa_counters import COUNTERS, efa_counters
+from healthd.checks.efa_counters import COUNTERS, NO_COMPLETION, efa_counters
 from healthd.core.check import NoSettings
 from healthd.core.errors import SourceUnreadable
-from healthd.core.model import REMEDY_RANK, Remedy, Result, Severity, Status
+from healthd.core.model import REMEDY_RANK, ClearsBy, Remedy, Result, Severity, Status
 from healthd.testing import Entry, FakeNode, pci_tree
 from tests.support.over_time import open_codes
 
@@ -81,9 +81,11 @@ def test_a_keep_alive_is_judged_beside_one_that_comes() -> None:
 
 
 def test_a_command_without_an_answer_stays() -> None:
-    """It is found when it happens, and only a reload of the driver ends it."""
+    """It is found when it happens, and only a reboot ends it: what is loaded again in the log is the driver of the
+    GPUs."""
     found = after({}, {path(0, DEVICE, "no_completion_cmds"): "8"}, *[{path(0, DEVICE, "no_completion_cmds"): "8"}] * 3)
     assert found == [set(), *[{"efa.counters.no_completion"}] * 4]
+    assert NO_COMPLETION.clears_by is ClearsBy.REBOOT
 
 
 def test_refused_commands_are_told_where_they_are_many() -> None:

@@ -153,6 +153,7 @@ def test_a_device_without_uverbs() -> None:
         Remedy.ASK_HUMAN,
         "efa:rdmap80s0",
     )
+    assert finding.lasting_s == 60.0, "a driver that is being loaded makes it a moment after the RDMA device"
 
 
 @pytest.mark.parametrize("p2p", ["", None])

@@ -62,8 +62,9 @@ def run(
     return result
 
 
-def parent(name: str, locked: str) -> dict[str, Entry]:
-    return {"812/comm": name, "812/limits": LIMITS.format(locked)}
+def parent(name: str, locked: str, *, uid: int = 0, cgroup: str = "0::/system.slice/x.service") -> dict[str, Entry]:
+    status = f"Name:\t{name}\nState:\tS (sleeping)\nUid:\t{uid}\t{uid}\t{uid}\t{uid}"
+    return {"812/comm": name, "812/limits": LIMITS.format(locked), "812/status": status, "812/cgroup": cgroup}
 
 
 def test_every_device_is_a_domain() -> None:
@@ -101,9 +102,11 @@ def test_no_software_on_the_host() -> None:
 
 
 def test_fi_info_that_hangs_is_unknown() -> None:
-    """A question without an answer is no missing domain."""
+    """A question without an answer is no missing domain; nor is one that was killed because memory ran out."""
     with pytest.raises(SourceTimeout):
         run(SourceTimeout("20 s"))
+    with pytest.raises(SourceUnreadable, match="killed by signal 9"):
+        run(answered(FI_INFO, "", code=-9))
 
 
 def test_the_plugin() -> None:
@@ -142,6 +145,20 @@ def test_other_processes_may_lock_little() -> None:
     """A limit of what starts no job says nothing, and a process that ends while it is read is nobody."""
     assert run(proc=parent("chronyd", "65536")).status is Status.OK
     assert run(proc={"812/comm": "slurmd"}).status is Status.OK
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"uid": 1000},
+        {"cgroup": "0::/system.slice/slurmstepd.scope/job_42/step_0/user/task_0"},
+        {"cgroup": f"0::/kubepods.slice/kubepods-pod{'0a' * 16}.slice/cri-containerd-0.scope"},
+    ],
+    ids=["user", "job", "pod"],
+)
+def test_a_name_that_anybody_may_have(other: dict[str, Any]) -> None:
+    """A user's process, and a containerd in a container, start none of this host's jobs."""
+    assert run(proc=parent("containerd", "65536", **other)).status is Status.OK
 
 
 def test_an_unreadable_proc_is_a_gap() -> None:

@@ -76,6 +76,13 @@ def test_a_port_that_cannot_be_reached(answer: CommandResult | SourceError, word
     assert words in finding.message
 
 
+@pytest.mark.parametrize("argv", [GETENT, CONNECT])
+def test_a_command_that_was_killed_is_unknown(argv: tuple[str, ...]) -> None:
+    """A shell that memory ran out for tried no port."""
+    asked = {"names": ("fs.example",)} if argv is GETENT else {"ports": ("10.0.0.1:6817",)}
+    assert run({argv: answered(-9)}, **asked).status is Status.UNKNOWN
+
+
 def test_a_certificate_that_ends_soon() -> None:
     """The end is named; a file that is no certificate is unknown, not expired."""
     soon = answered(1, "notAfter=Dec  1 00:00:00 2026 GMT\nCertificate will expire")

@@ -216,6 +216,8 @@ def memlock(limit: str) -> Callable[[Rig], None]:
     def arrange(rig: Rig) -> None:
         rig.put("proc/1200/comm", "slurmd")
         rig.put("proc/1200/stat", "1200 (slurmd) S 1 1200 1200 0 -1 4194560 0 0 0 0 0 0 0 0 20 0 1 0 1 0 0")
+        rig.put("proc/1200/status", "Name:\tslurmd\nUid:\t0\t0\t0\t0")
+        rig.put("proc/1200/cgroup", "0::/system.slice/slurmd.service")
         rig.put("proc/1200/limits", f"Limit  Soft Limit  Hard Limit  Units\nMax locked memory  {limit}  {limit}  bytes")
 
     return arrange
