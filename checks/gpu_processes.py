@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from msgspec import Struct
 
 from healthd.checklib.gpus import GpuValues, ask_gpus, undecided_of
+from healthd.checklib.jobs import owner
 from healthd.core.check import FindingCode, check, judged, not_applicable
 from healthd.core.errors import SourceMissing
 from healthd.core.model import Finding, Reading, Remedy, Result, Severity
@@ -17,9 +18,6 @@ from healthd.core.setting_types import Count
 _LISTS = ("nvmlDeviceGetComputeRunningProcesses", "nvmlDeviceGetGraphicsRunningProcesses")
 _MEMORY = "nvmlDeviceGetMemoryInfo"
 _MIB = 1 << 20
-# A Slurm job's cgroup ends in …/job_<id>/step_<id>/…, a pod's begins with kubepods (slurm.schedmd.com/cgroup_v2.html;
-# kubernetes.io, container runtimes, cgroup drivers).
-_OF_A_JOB = re.compile(r"/job_\d+(?:/|$)|/kubepods[./-]", re.MULTILINE)
 _STATE = re.compile(r"^State:\s+(\S)", re.MULTILINE)
 
 ENDED = FindingCode(
@@ -116,7 +114,7 @@ def _state(node: Node, pid: int) -> str:
 def _is_of_a_job(node: Node, pid: int) -> bool:
     """Whether its cgroup is a job's or a pod's. True also for a process that ends during the check run."""
     try:
-        return _OF_A_JOB.search(node.proc.read(f"{pid}/cgroup")) is not None
+        return bool(owner(node.proc.read(f"{pid}/cgroup")))
     except SourceMissing:
         return True
 

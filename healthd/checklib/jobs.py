@@ -1,10 +1,11 @@
 """The owner of a process: the Slurm job or the Kubernetes pod of a process id, read from its control group.
 
 A process that is gone, or that started after the moment in question and so only inherited the number, has no known
-owner: the answer is empty, never guessed.
+owner: the answer is empty, never guessed. Nor has one in the slice of a user, who names the control groups there.
 
 Sources: Slurm, cgroup plugins (``…/slurmstepd.scope/job_42/step_0`` on cgroup v2, ``/slurm/uid_1000/job_42/step_0`` on
 v1); Kubernetes, kubelet cm/pod_container_manager_linux.go (``pod<uid>``, with ``_`` for ``-`` in systemd slices);
+systemd, Control Group APIs and Delegation (``/user.slice/user-1000.slice/user@1000.service`` is the user's own);
 proc_pid_stat(5) (field 22: start in clock ticks since boot, a hundred a second), proc_stat(5) (btime).
 """
 
@@ -19,12 +20,14 @@ from healthd.core.node import Node
 
 _JOB = re.compile(r"/job_(\d{1,10})(?:/|\Z)", re.MULTILINE)
 _POD = re.compile(r"[/-]pod([0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}|[0-9a-f]{32})(?![0-9a-f])")
+_OF_A_USER = re.compile(r"^(?:\d+:[^:]*:)?(?:/\.\.)*/user\.slice/.*$", re.MULTILINE)
 _TICKS_PER_S = 100
 _SLACK_S = 2.0
 
 
 def owner(cgroup: str) -> Mapping[str, str]:
     """``{"job": "42"}`` or ``{"pod_uid": "…"}`` from a control group's path or a whole /proc/PID/cgroup; else empty."""
+    cgroup = _OF_A_USER.sub("", cgroup)
     if job := _JOB.search(cgroup):
         return {"job": job[1]}
     paths = (path for path in cgroup.split() if "kubepods" in path)

@@ -29,8 +29,9 @@ COMPUTE, GRAPHICS = "nvmlDeviceGetComputeRunningProcesses", "nvmlDeviceGetGraphi
 MEMORY = "nvmlDeviceGetMemoryInfo"
 SLURM_V2 = "0::/system.slice/slurmstepd.scope/job_1234/step_0/user/task_0"
 SLURM_V1 = "5:devices:/slurm/uid_1000/job_77/step_batch\n3:cpuset:/slurm/uid_1000/job_77/step_batch"
-POD = "0::/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod1.slice/cri-containerd-aa.scope"
-OLD_POD = "4:memory:/kubepods/besteffort/pod1/aa"
+UID = "0a" * 16
+POD = f"0::/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{UID}.slice/cri-containerd-aa.scope"
+OLD_POD = f"4:memory:/kubepods/besteffort/pod{UID}/aa"
 LOGIN = "0::/user.slice/user-1000.slice/session-3.scope"
 
 
@@ -91,7 +92,9 @@ def test_jobs_and_pods_belong(cgroup: str) -> None:
     assert run(held(0, 7), proc=process(7, cgroup=cgroup), jobs_only=True).status is Status.OK
 
 
-@pytest.mark.parametrize("cgroup", [LOGIN, "0::/", "0::/system.slice/job_maker.service", "0::/x/job_/y"])
+@pytest.mark.parametrize(
+    "cgroup", [LOGIN, f"{LOGIN}/job_7/x", "0::/", "0::/system.slice/job_maker.service", "0::/x/job_/y"]
+)
 def test_leftover(cgroup: str) -> None:
     """Where only jobs may compute, any other process is named, with its state; elsewhere it is fine."""
     proc = process(7, cgroup=cgroup, state="D (disk sleep)")

@@ -42,6 +42,20 @@ def test_a_static_pod_has_a_hash_for_a_uid() -> None:
     assert owner(f"0::/kubepods/burstable/pod{'0a' * 16}/x") == {"pod_uid": "0a" * 16}
 
 
+@pytest.mark.parametrize(
+    "own",
+    ["job_42/x", "system.slice/slurmstepd.scope/job_42/step_0", f"kubepods.slice/kubepods-pod{'0a' * 16}.slice/x"],
+)
+@pytest.mark.parametrize("above", ["", "/../.."])
+def test_control_groups_that_a_user_names(own: str, above: str) -> None:
+    """The groups in a user's slice are the user's own: their names blame no other's job. Below a job's they change
+    nothing."""
+    theirs = f"{above}/user.slice/user-1000.slice/user@1000.service/{own}"
+    assert owner(f"0::{theirs}") == owner(theirs) == {}
+    assert owner(f"1:name=systemd:{theirs}\n3:cpuset:/slurm/uid_1000/job_7/step_0") == {"job": "7"}
+    assert owner(f"0::/system.slice/slurmstepd.scope/job_7/step_0/user/task_0/user.slice/{own}") == {"job": "7"}
+
+
 @pytest.mark.parametrize("path", ["", "0::/", "0::/user.slice/job_", "0::/myjob_42/x", "0::/job_42x", "0::/pod" + UID])
 def test_nobody(path: str) -> None:
     """What only looks like one is nobody's."""
