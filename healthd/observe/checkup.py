@@ -233,9 +233,11 @@ class Checkup:
     ) -> None:
         """Run the kernel checks on one batch, and fold their outcomes in together with the cursor. ``until``: every
         record of before then was judged, with these. ``past``: the batch is of an earlier boot, and shows nothing about
-        the running driver."""
+        the running driver. An empty batch of a log that cannot be read is no run that found nothing."""
         outcomes, events = list[Outcome](), list[Event]()
-        for found in self._outcomes_of(self._kernel_checks(), records):
+        names, unread = self._kernel_checks(), "" if records else self.machine.kernel_log.error
+        judged_now = (self._unknown(name, unread) for name in names) if unread else self._outcomes_of(names, records)
+        for found in judged_now:
             outcome, own = self.own_resets.without(found)
             outcomes.append(outcome)
             if own:
