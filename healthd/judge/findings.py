@@ -39,7 +39,9 @@ from healthd.core.model import (
 
 _OF_LINKS = r"nvswitch\..*|gpu\.nvlink\..*|gpu\.xid\.(74|14[4-9]|150)"
 _LATE = timedelta(seconds=2)
-"""By how much the time of a record, which counts from the boot, may differ from that of this process."""
+"""By how much the time of a record, which counts from the boot, may differ from that of this process. After weeks it
+differs by more: no time service corrects the clock of the kernel log (Linux, printk.c, local_clock). So what was read
+within a reset is its own as well."""
 _KEPT = 4
 
 
@@ -60,17 +62,20 @@ class OwnResets:
     def without(self, outcome: Outcome) -> tuple[Outcome, int]:
         """The outcome without the findings of a reset, and their number. XID 79 and the like remain: a reset that loses
         a GPU is news."""
-        findings = tuple(finding for finding in outcome.result.findings if not self._is_own(finding))
+        findings = tuple(each for each in outcome.result.findings if not self._is_own(each, outcome.at))
         dropped = len(outcome.result.findings) - len(findings)
         if not dropped:
             return outcome, 0
         return replace(outcome, result=outcome.result.with_findings(findings)), dropped
 
-    def _is_own(self, finding: Finding) -> bool:
+    def _is_own(self, finding: Finding, read: datetime) -> bool:
         if finding.time is None or not re.fullmatch(_OF_LINKS, finding.code):
             return False
-        at = finding.time
-        return any(began - _LATE <= at and (ended is None or at <= ended + _LATE) for began, ended in self._spans)
+        return any(
+            began - _LATE <= at and (ended is None or at <= ended + _LATE)
+            for began, ended in self._spans
+            for at in (finding.time, read)
+        )
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -27,6 +27,15 @@ def test_lines_about_links_belong_to_the_reset_that_they_fall_into(code: str, se
     assert (dropped, outcome.result.status) == ((1, Status.OK) if is_own else (0, Status.FINDINGS))
 
 
+@pytest.mark.parametrize("drift_s", [-60, 60])
+def test_lines_that_are_read_within_the_reset_are_its_own_whatever_they_are_dated(drift_s: float) -> None:
+    """The clock of the kernel log runs free: after weeks it is seconds away from the time of day."""
+    line = finding("nvswitch.sxid.20034", time=at(110 + drift_s))
+    assert after_reset(ended=None).without(looked(line, seconds=110))[1] == 1
+    assert after_reset().without(looked(line, seconds=131))[1] == 1
+    assert after_reset().without(looked(line, seconds=140))[1] == 0
+
+
 def test_one_that_is_under_way_has_no_end_yet() -> None:
     """Its lines are read while it lasts."""
     assert after_reset(ended=None).without(looked(finding("gpu.xid.74", time=at(500)), seconds=500))[1] == 1
