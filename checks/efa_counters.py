@@ -14,7 +14,7 @@ from healthd.core.model import ClearsBy, Component, Reading, ReadingKind, Remedy
 from healthd.core.node import Node
 
 _FOLDERS = {"device": "hw_counters", "port": "ports/1/hw_counters"}
-_TOLERATED = ("(EINVAL)", "(EOPNOTSUPP)")
+_TOLERATED = "(EINVAL)"
 
 KEEP_ALIVE = FindingCode(
     code="efa.counters.keep_alive",

@@ -19,8 +19,9 @@ _ATTRIBUTE_BYTES = 4096
 """The smallest page of Linux. sysfs gives an attribute, which fits into a page, whole in one read (Linux,
 Documentation/filesystems/sysfs.rst, "Reading/Writing Attribute Data")."""
 
-_NOT_THERE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ENXIO, errno.ENODEV, errno.ESRCH})
-"""ESRCH: a process that ended between the open of a file in /proc and its read."""
+_NOT_THERE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ENXIO, errno.ENODEV, errno.ESRCH, errno.EOPNOTSUPP})
+"""ESRCH: a process that ended between the open of a file in /proc and its read. EOPNOTSUPP: a file of what this kernel
+or device does not keep, such as /proc/pressure of a kernel before 5.6 that was not booted with psi=1 (RHEL 8)."""
 
 
 class FileTree:

@@ -8,7 +8,7 @@ import pytest
 
 from healthd.checks.efa_counters import COUNTERS, NO_COMPLETION, efa_counters
 from healthd.core.check import NoSettings
-from healthd.core.errors import SourceUnreadable
+from healthd.core.errors import SourceError, SourceMissing, SourceUnreadable
 from healthd.core.model import REMEDY_RANK, ClearsBy, Remedy, Result, Severity, Status
 from healthd.testing import Entry, FakeNode, pci_tree
 from tests.support.over_time import open_codes
@@ -139,10 +139,11 @@ def test_p4d_has_fewer_counters() -> None:
     assert (result.status, len(result.readings)) == (Status.OK, 2 * (len(COUNTERS) - 5))
 
 
-@pytest.mark.parametrize("error", ["EINVAL", "EOPNOTSUPP"])
-def test_a_counter_that_the_driver_refuses(error: str) -> None:
+@pytest.mark.parametrize(
+    "refused", [SourceUnreadable("/sys/x: cannot be read (EINVAL)"), SourceMissing("/sys/x: not supported (ENOTSUP)")]
+)
+def test_a_counter_that_the_driver_refuses(refused: SourceError) -> None:
     """These two errors are a driver's way to say that it has no such number; any other is unknown."""
-    refused = SourceUnreadable(f"/sys/x: cannot be read ({error})")
     assert run({**tree(), path(0, PORT, "rx_drops"): refused}).status is Status.OK
     with pytest.raises(SourceUnreadable):
         run({**tree(), path(0, PORT, "rx_drops"): SourceUnreadable("/sys/x: cannot be read (EIO)")})

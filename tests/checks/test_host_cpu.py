@@ -79,7 +79,7 @@ def test_what_cannot_be_read_is_unknown() -> None:
         with pytest.raises(SourceUnreadable):
             run(online)
     with pytest.raises(SourceUnreadable):
-        run(proc={"pressure/cpu": SourceUnreadable("EOPNOTSUPP")})
+        run(proc={"pressure/cpu": SourceUnreadable("EIO")})
 
 
 def frame(packages: int = 2, governors: tuple[str, ...] = ("performance",) * 4, **settings: Any) -> Result:

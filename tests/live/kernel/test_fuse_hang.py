@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from healthd.checks.lustre_io import LustreIoSettings, lustre_io
 from healthd.config.schema.config import Config
-from healthd.core.errors import SourceTimeout
+from healthd.core.errors import SourceMissing, SourceTimeout
 from healthd.core.model import Result, Status
 from healthd.core.node import KernelLogState
 from healthd.fleet.job_logs import JobLogs
@@ -24,6 +24,7 @@ from healthd.observe.evidence import save_bundle
 from healthd.sources.command import abandoned
 from healthd.sources.filesystem import FilesystemSource
 from healthd.sources.machine import Machine, open_machine
+from healthd.sources.trees import FileTree
 from tests.support.kernel_objects import FuseDisk, NotHere, fuse_disk, others, tmpfs
 from tests.support.limits import limit_s
 
@@ -238,6 +239,16 @@ def test_a_full_tmpfs(machine: Machine, tmp_path: Path) -> None:
             assert os.listdir(point) == []
     except NotHere as missing:
         pytest.skip(str(missing))
+
+
+def test_a_file_of_what_the_kernel_does_not_keep_is_missing(mounted: Callable[[str], FuseDisk]) -> None:
+    """/proc/pressure of RHEL 8 can be opened, and its read is not supported: such a file says nothing, and is no file
+    that cannot be read."""
+    disk = mounted("proc")
+    (disk.point / "memory").write_text("some")
+    disk.becomes("fail:read:EOPNOTSUPP")
+    with pytest.raises(SourceMissing, match="Operation not supported"):
+        FileTree(disk.point).read("memory")
 
 
 def test_logs_of_a_job_on_a_mount_that_hangs(mounted: Callable[[str], FuseDisk]) -> None:
