@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from msgspec import Struct
@@ -56,8 +57,10 @@ class HostExpectSettings(Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         """Refuse a line that names no mount point."""
         for line in self.mounts:
-            if not line.startswith("/") or len(line.split()) > 3:
-                raise ValueError(f"mounts: {line!r}: expected 'POINT', 'POINT TYPE' or 'POINT TYPE SOURCE'")
+            point, *further = line.split() or [""]
+            if not re.fullmatch(r"/(?:.*[^/])?", point) or len(further) > 2:
+                words = "'POINT', 'POINT TYPE' or 'POINT TYPE SOURCE', the mount point without a / at its end"
+                raise ValueError(f"mounts: {line!r}: expected {words}")
 
 
 @check("host.expect", interval_s=120, settings=HostExpectSettings, codes=_CODES)

@@ -11,7 +11,7 @@ from healthd.core.check import FindingCode, check, judged, not_applicable
 from healthd.core.errors import SourceError, SourceMissing
 from healthd.core.model import Component, Finding, Reading, Remedy, Result, Severity
 from healthd.core.node import Mount, Node, Space
-from healthd.core.setting_types import AbsolutePath, Ratio
+from healthd.core.setting_types import MountPoint, Ratio
 
 _LOCAL_TYPES = frozenset({"ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs"})
 _STOPPED = frozenset({"emergency_ro", "shutdown"})  # ext4: the kernel sets them, never a mount option
@@ -42,13 +42,13 @@ LOW = FindingCode(code="host.filesystem.low", severity=_WARNING, remedy=Remedy.W
 class FsSettings(Struct, frozen=True, kw_only=True):
     """The file systems that ``host.filesystems`` reads, and how much room they need."""
 
-    writable: tuple[AbsolutePath, ...] = ("/",)
+    writable: tuple[MountPoint, ...] = ("/",)
     """Mount points that must be writable. Empty it on systems with a read-only root, such as Bottlerocket."""
 
-    ignore: tuple[AbsolutePath, ...] = ("/var/lib/kubelet", "/run/containerd", "/snap")
+    ignore: tuple[MountPoint, ...] = ("/var/lib/kubelet", "/run/containerd", "/snap")
     """Mount points to skip, with all below them: volumes of pods are their owners' to fill."""
 
-    must_have_room: tuple[AbsolutePath, ...] = ("/var", "/var/lib/healthd")
+    must_have_room: tuple[MountPoint, ...] = ("/var", "/var/lib/healthd")
     """Paths whose file systems, like those of ``writable``, must have room: logs, job scripts and healthd's own state
     are written there, and nothing works without them. Any other full file system, such as a separate /tmp, is a
     warning: its users fill it and empty it. Add the scratch file system without which no job should start."""

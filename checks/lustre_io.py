@@ -11,7 +11,7 @@ from healthd.core.check import FindingCode, check, judged, not_applicable
 from healthd.core.errors import SourceBusy, SourceError, SourceTimeout
 from healthd.core.model import Component, Finding, Reading, Remedy, Result, Severity
 from healthd.core.node import FileProbe, Mount, Node
-from healthd.core.setting_types import AbsolutePath, AtLeastOne, Seconds, Words
+from healthd.core.setting_types import AbsolutePath, AtLeastOne, MountPoint, Seconds, Words
 
 _ERRNO = re.compile(r"\((E[A-Z0-9]+)\)$")  # how a source ends what a file system answered
 _NO_ROOM = frozenset({"ENOSPC", "EDQUOT"})
@@ -41,10 +41,10 @@ class LustreIoSettings(Struct, frozen=True, kw_only=True):
     fstypes: Words = ("lustre", "nfs", "nfs4")
     """The types of file system to ask, as the mount table names them."""
 
-    ignore: tuple[AbsolutePath, ...] = ("/var/lib/kubelet",)
+    ignore: tuple[MountPoint, ...] = ("/var/lib/kubelet",)
     """Mount points to skip, with everything below them: volumes of pods are their owners'."""
 
-    folders: Mapping[AbsolutePath, AbsolutePath] = field(default_factory=dict)
+    folders: Mapping[MountPoint, AbsolutePath] = field(default_factory=dict)
     """Where the file is written, by mount point, such as ``{"/home" = "/home/healthd"}``. Default: the mount point
     itself, where an NFS server that squashes root refuses; a refusal is an answer, and no fault."""
 

@@ -9,7 +9,7 @@ from msgspec import Struct
 from healthd.core.check import FindingCode, check, judged, nothing_expected
 from healthd.core.model import Component, Finding, Reading, Remedy, Result, Severity
 from healthd.core.node import Mount, Node
-from healthd.core.setting_types import AbsolutePath
+from healthd.core.setting_types import MountPoint
 
 MISSING = FindingCode(
     code="lustre.missing",
@@ -34,11 +34,11 @@ AUTOMOUNT_WAITING = FindingCode(
 class LustreMountSettings(Struct, frozen=True, kw_only=True):
     """The mounts that ``lustre.mount`` requires."""
 
-    mounts: tuple[AbsolutePath, ...] = ()
+    mounts: tuple[MountPoint, ...] = ()
     """The mount points where a Lustre file system must be, such as ``["/fsx"]``. Empty: none is required, so the check
     counts the Lustre mounts that exist, and none can be missing."""
 
-    read_only: tuple[AbsolutePath, ...] = ()
+    read_only: tuple[MountPoint, ...] = ()
     """Those of ``mounts`` that are read-only on purpose, such as a shared data set."""
 
 
@@ -69,7 +69,7 @@ def lustre_mount(node: Node, settings: LustreMountSettings) -> Result:
 
 def _judge(point: str, table: Sequence[Mount], settings: LustreMountSettings) -> Iterator[Finding]:
     """The last mount of a point covers the ones below it; an automount stays below the file system that it mounted."""
-    layers = [mount for mount in table if mount.point == (point.rstrip("/") or "/")]
+    layers = [mount for mount in table if mount.point == point]
     top = layers[-1] if layers else None
     match top:
         case None:

@@ -83,7 +83,8 @@ def expected(hint: Any) -> str:
     if origin in (Union, UnionType):
         return " or ".join(expected(part) for part in arguments if part is not NoneType)
     if isinstance(origin, type) and issubclass(origin, Mapping):
-        return f"a table whose values are {expected(arguments[1])}"
+        keys = "" if arguments[0] is str else f"keys are {expected(arguments[0])}, and whose "
+        return f"a table whose {keys}values are {expected(arguments[1])}"
     if row_class(hint):
         return f"a list of tables, each with {', '.join(item.name for item in fields(arguments[0]))}"
     if origin is not None:

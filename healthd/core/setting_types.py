@@ -17,5 +17,12 @@ Seconds = Annotated[float, Meta(gt=0, le=86_400, description="seconds, more than
 WindowSeconds = Annotated[float, Meta(gt=0, le=31_536_000, description="seconds, more than 0 and at most 31536000")]
 GraceSeconds = Annotated[float, Meta(ge=0, le=86_400, description="seconds, from 0 to 86400")]
 AbsolutePath = Annotated[str, Meta(pattern=r"^/[^\0]*\Z", description="an absolute path, such as /run/healthd")]
+MountPoint = Annotated[
+    str,
+    Meta(
+        pattern=r"^/(?:[^\0]*[^\0/])?\Z",
+        description="the path of a mount as the kernel lists it, without a / at its end, such as /fsx",
+    ),
+]
 Word = Annotated[str, Meta(pattern=r"\S", description="a text that is not empty")]
 Words = Annotated[tuple[Word, ...], Meta(min_length=1, description="a list of at least one text, none of them empty")]

@@ -1,8 +1,8 @@
 """The users that fill a full file system: its files by owner, counted within a second.
 
 Runs in the probe worker only. It counts first where users can write: folders of users, and those that every user may
-write to; root's own come after. A file that is deleted and still open does not count. What is mounted below is not
-touched: a server that is lost would hold this process, and with it all local file systems.
+write to; root's own come after. A file that is deleted and still open does not count. Mounts below it are not
+touched: a lost server would hold this process, and with it all local file systems.
 """
 
 from __future__ import annotations

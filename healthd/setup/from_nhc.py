@@ -172,9 +172,9 @@ def _interface(part: _NhcSetting, words: Sequence[str]) -> str:
 
 def _mount(part: _NhcSetting, words: Sequence[str], *, writable: bool | None = None) -> str:
     options, points = _options(words, with_value="tsoOeEf")
-    points = [*options.get("f", ()), *points]
-    if not points or not all(point.startswith("/") and len(point.split()) == 1 for point in points):
-        raise ValueError(f"expected a mount point that begins with /, without blanks; got {points or 'none'}")
+    points = [_mount_point(point) for point in (*options.get("f", ()), *points)]
+    if not points or not all(len(point.split()) == 1 for point in points):
+        raise ValueError(f"expected a mount point without blanks; got {points or 'none'}")
     fstype, source = _plain(options, "t"), _plain(options, "s")
     for point in points:
         if fstype == "lustre":
@@ -211,11 +211,16 @@ def _plain(options: Mapping[str, Sequence[str]], option: str) -> str:
     return value if re.fullmatch(r"[\w@:./,-]+", value) and not re.fullmatch(r"/.*/", value) else ""
 
 
+def _mount_point(word: str) -> str:
+    """Without a / at its end, as the kernel lists it."""
+    if not word.startswith("/"):
+        raise ValueError(f"expected a mount point that begins with /; got {word!r}")
+    return word.rstrip("/") or "/"
+
+
 def _space(part: _NhcSetting, words: Sequence[str], *, used: bool) -> str:
     point, limit = _exactly(words[:2], 2, "a mount point and a limit")
-    if not point.startswith("/"):
-        raise ValueError(f"expected a mount point that begins with /; got {point!r}")
-    part.add("host.filesystems", "must_have_room", point)
+    part.add("host.filesystems", "must_have_room", _mount_point(point))
     if not limit.endswith("%"):
         return "must have room; a limit in bytes or inodes has no setting, min_free_ratio is a share"
     share = _share(limit)

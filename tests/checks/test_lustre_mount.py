@@ -101,11 +101,6 @@ def test_without_expectation_nothing_is_missing() -> None:
     assert run(other("autofs")).status is Status.NOT_APPLICABLE
 
 
-def test_a_trailing_slash_means_the_same_point() -> None:
-    """The operator's spelling of a point does not matter."""
-    assert run(lustre(), mounts=("/fsx/",)).status is Status.OK
-
-
 def test_no_finding_takes_a_machine_out() -> None:
     """No finding calls for more than a person: the fault is likely the server's, and every node's at once."""
     for result in (run(mounts=("/fsx",)), run(lustre("/fsx", "ro"), mounts=("/fsx",))):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Literal
 
 import pytest
 from hypothesis import given
@@ -194,6 +195,10 @@ def test_a_setting_without_a_docstring_is_refused() -> None:
     [
         (float, "a number"),
         (Mapping[str, int], "a table whose values are a whole number"),
+        (
+            Mapping[Literal["a", "b"], bool],
+            'a table whose keys are one of "a", "b", and whose values are true or false',
+        ),
         (tuple[float, ...], "a list, each element a number"),
         (Path, "a value of type Path"),
         (int | None, "a whole number"),
