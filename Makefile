@@ -25,7 +25,7 @@
 # it), HEALTHD_TEST_SEED (of its sample), PYTEST_ARGS, DEMO_ARGS, BENCH_ARGS, FUZZ_ARGS, LOCK_ARGS; of make simulate SEED (the first), SEEDS (how many), HOURS, NODES, SIMULATE_ARGS.
 
 TESTS = tests
-WORKERS = 5
+WORKERS = 8
 KUBERNETES_TESTS = tests/live/kubernetes tests/packaging tests/contract/test_orchestrators.py
 VENV = .venv/bin
 # More of them than cores, which real daemons leave idle most of the time. In the order that tests/conftest.py gives.
