@@ -89,8 +89,8 @@ def gpu_imex(node: Node, settings: GpuImexSettings) -> Result:
 def _without_imex(settings: GpuImexSettings, why: str) -> Result:
     if settings.domain_gpus is None:
         return not_applicable(f"no IMEX domain is set up on this node: {why}")
-    words = f"cannot ask the IMEX domain, in which {settings.domain_gpus} GPUs are expected: {why}"
-    return unknown(words, "see why IMEX does not answer: `systemctl status nvidia-imex`")
+    message = f"cannot ask the IMEX domain, in which {settings.domain_gpus} GPUs are expected: {why}"
+    return unknown(message, "see why IMEX does not answer: `systemctl status nvidia-imex`")
 
 
 def _failure(answer: CommandResult) -> str:

@@ -349,9 +349,9 @@ def _kubernetes_reporter(agent: Agent, environ: Mapping[str, str]) -> Reporter |
             has_decided=engine is None or engine.has_decided,
         )
 
-    def fenced(words: str) -> None:
+    def fenced(message: str) -> None:
         if engine is not None:
-            engine.fenced(words)
+            engine.fenced(message)
 
     api = open_api(config, environ)
     agent.ends.append(api.close)

@@ -168,8 +168,8 @@ def hook_answer(agent: Agent, options: Namespace, environ: Mapping[str, str]) ->
         return replace(reply, answer=Reply(code=0, err=f"healthd: {options.kind}: verdict {report.verdict}\n"))
     if drain:
         reason = agent.monitor.device_names().plain(drain)
-        words = f"healthd: node {agent.machine.name} is not fit for job {job}: {reason}"
-        return replace(reply, answer=Reply(code=1, out=f"print {words}\n", err=f"{words}\n"), drain=drain)
+        message = f"healthd: node {agent.machine.name} is not fit for job {job}: {reason}"
+        return replace(reply, answer=Reply(code=1, out=f"print {message}\n", err=f"{message}\n"), drain=drain)
     passed = f"prolog let job {job} pass: verdict {report.verdict}{reason_against}"
     return replace(reply, answer=Reply(code=0, err=f"healthd: {passed}\n"), passed=passed)
 
@@ -201,8 +201,8 @@ def _epilog_answer(agent: Agent, environ: Mapping[str, str]) -> HookReply:
     if not drain:
         return replace(reply, passed=f"epilog of job {job_id} does not blame this node to Slurm: {against}")
     reason = agent.monitor.device_names().plain(drain)
-    words = f"healthd: node {agent.machine.name} is to blame for the end of job {job_id}: {reason}"
-    return replace(reply, answer=Reply(code=1, out=f"blame {words}\n", err=f"{words}\n"), drain=drain)
+    message = f"healthd: node {agent.machine.name} is to blame for the end of job {job_id}: {reason}"
+    return replace(reply, answer=Reply(code=1, out=f"blame {message}\n", err=f"{message}\n"), drain=drain)
 
 
 def _blaming(agent: Agent, report: Report, job: Job, verdict: JobVerdict) -> tuple[str, str]:

@@ -129,8 +129,8 @@ def _command(options: Namespace, who: str) -> Command:
     step, forced = getattr(options, "step", None), getattr(options, "force", False)
     target, undoes = getattr(options, "target", ""), options.verb == Verb.UNDO
     if forced and not options.reason:
-        words = "--force acknowledges all open faults; add --reason TEXT"
-        raise UsageError(f"healthd release: {words}")
+        message = "--force acknowledges all open faults; add --reason TEXT"
+        raise UsageError(f"healthd release: {message}")
     remedy = REMEDIES[step] if step else None
     return Command(
         verb=Verb(options.verb),

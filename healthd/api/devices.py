@@ -87,7 +87,8 @@ def _folded_undecided(kind: DeviceKind, parts: Iterable[Mapping[str, Any]]) -> l
     for part in parts:
         alike.setdefault((part["state"], "; ".join(part["messages"])), []).append(f"{kind.title} {part['label']}")
     return [
-        {"state": state, "where": device_range(labels), "message": words} for (state, words), labels in alike.items()
+        {"state": state, "where": device_range(labels), "message": message}
+        for (state, message), labels in alike.items()
     ]
 
 
@@ -127,5 +128,5 @@ def _undecided(part: Component, outcomes: Mapping[str, Outcome]) -> Iterator[str
 
 def _absent(label: str, *, can_tell: bool) -> dict[str, Any]:
     state: State = "missing" if can_tell else "unknown"
-    words = "expected, not found" if can_tell else "expected; the check that counts the devices could not decide"
-    return {"label": label, "component": "", "name": "", "state": state, "messages": [words]}
+    message = "expected, not found" if can_tell else "expected; the check that counts the devices could not decide"
+    return {"label": label, "component": "", "name": "", "state": state, "messages": [message]}

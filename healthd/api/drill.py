@@ -67,7 +67,7 @@ def as_data(report: DrillReport) -> dict[str, Any]:
         "took_s": round(report.took_s, 4),
         "links": [{"link": each.link, "at_s": round(each.at_s, 4), "message": each.message} for each in report.marks],
         "missing": {"link": report.missing, "why": report.why} if report.why else None,
-        "check_runs": [{"at_s": round(at_s, 4), "message": words} for at_s, words in report.check_runs],
+        "check_runs": [{"at_s": round(at_s, 4), "message": message} for at_s, message in report.check_runs],
         "levels": [_level_data(each) for each in report.levels],
         "plan": {"mode": report.plan_mode, "steps": list(report.plan)},
         "budget": dict(zip(("out", "limit", "nodes"), report.budget, strict=True)) if report.budget else None,
@@ -117,7 +117,7 @@ def _lines(report: DrillReport) -> Iterator[str]:
         yield f"  {'never':>11}  {report.missing:<9}  {report.why}"
     if len(report.check_runs) > 1:
         yield "each check run"
-        yield from (f"  {at_s:9.3f} s  {words}" for at_s, words in report.check_runs)
+        yield from (f"  {at_s:9.3f} s  {message}" for at_s, message in report.check_runs)
     if report.levels:
         yield "decision by mode (* is the mode of this node)"
     for level in report.levels:

@@ -550,10 +550,10 @@ def _job_id(text: str) -> str:
 
 def _text(text: str) -> str:
     """A reason, on one line. Raises ArgumentTypeError for an empty one."""
-    words = " ".join("".join(each if each.isprintable() else " " for each in text).split())
-    if not words:
+    message = " ".join("".join(each if each.isprintable() else " " for each in text).split())
+    if not message:
         raise argparse.ArgumentTypeError(f"{text!r} is empty; expected the reason, for the audit trail")
-    return words
+    return message
 
 
 def _played(kind: DrillFault) -> str:

@@ -52,18 +52,18 @@ def headline(
     ``causes``: as ``cause_data`` has them. ``names``: of the node's devices.
     ``trouble``: the problems of healthd itself; they come first in the next step.
     """
-    state, usable, words = _BY_VERDICT[verdict]
+    state, usable, message = _BY_VERDICT[verdict]
     if remediation is not None:
-        state, words = _of_remediation(remediation)
+        state, message = _of_remediation(remediation)
         usable = "no"
     elif refusal is Refusal.ORPHAN:
-        state, usable, words = "out", "no", "No, this node is out by a drain that healthd left without a remediation."
+        state, usable, message = "out", "no", "No, this node is out by a drain that healthd left without a remediation."
     is_wrong = any(each["severity"] != "unknown" for each in causes)
     following = _next(verdict, remediation, decision, refusal, is_wrong=is_wrong)
     return {
         "state": state,
         "usable": usable,
-        "message": words,
+        "message": message,
         "why": _why(remediation, causes, names),
         "next": for_reading(f"{' '.join(map(_sentence, trouble))} {following}".strip(), causes, names),
     }
@@ -108,13 +108,13 @@ def _why(
         if not each["optional"]
     ]
     if remediation is not None and not any(each["code"] == remediation["code"] for each in reasons):
-        words = f"{names.plain(remediation['command'] or remediation['why'])} (the cause of the drain)"
-        reasons.insert(0, _reason(remediation["code"], remediation["where"], words))
+        message = f"{names.plain(remediation['command'] or remediation['why'])} (the cause of the drain)"
+        reasons.insert(0, _reason(remediation["code"], remediation["where"], message))
     return reasons
 
 
-def _reason(code: str, where: str, words: str, step: str = "", severity: str = "") -> dict[str, str]:
-    return {"code": code, "where": where, "message": words, "next_step": step, "severity": severity}
+def _reason(code: str, where: str, message: str, step: str = "", severity: str = "") -> dict[str, str]:
+    return {"code": code, "where": where, "message": message, "next_step": step, "severity": severity}
 
 
 def _next(

@@ -273,9 +273,9 @@ class _Listener(ThreadingHTTPServer):
         """Log that no thread could be started for a client. The handler logs its own errors."""
         self._say("a client was not answered", exc_info=True)
 
-    def _say(self, words: str, *, exc_info: bool = False) -> None:
-        if self._log is not None and (more := self._troubles.due(words)) is not None:
-            self._log.error(words, http=self.server_address, suppressed=more, exc_info=exc_info)
+    def _say(self, message: str, *, exc_info: bool = False) -> None:
+        if self._log is not None and (more := self._troubles.due(message)) is not None:
+            self._log.error(message, http=self.server_address, suppressed=more, exc_info=exc_info)
 
     def server_bind(self) -> None:
         """Bind as the base class does, without asking a name server for our name; ``::`` includes IPv4."""

@@ -157,20 +157,20 @@ def decisions(cause: Mapping[str, Any], plans: Iterable[Mapping[str, Any]], name
     for component in cause["components"]:
         if (plan := by_component.get(component)) is None:
             continue
-        where, words = names.of(component), names.plain(plan["message"])
+        where, message = names.of(component), names.plain(plan["message"])
         if plan["code"] != cause["code"]:
-            words = f"{words} (decided for {plan['code']} there)"
+            message = f"{message} (decided for {plan['code']} there)"
         shown = {
             key: plan[key] for key in ("action", "steps", "rule", "ladder", "mode", "cannot", "acknowledged", "on_job")
         }
-        key = json.dumps([shown, renamed(words, where, "@")], default=str)
-        groups.setdefault(key, ({**shown, "message": words, "of": where}, []))[1].append(where)
+        key = json.dumps([shown, renamed(message, where, "@")], default=str)
+        groups.setdefault(key, ({**shown, "message": message, "of": where}, []))[1].append(where)
     found = []
     for decision, devices in groups.values():
         all_of_them = device_range(devices)
-        words, first = decision.pop("message"), decision.pop("of")
-        words = renamed(words, first, all_of_them) if len(devices) > 1 else words
-        found.append({"where": all_of_them if len(groups) > 1 else "", "message": words, **decision})
+        message, first = decision.pop("message"), decision.pop("of")
+        message = renamed(message, first, all_of_them) if len(devices) > 1 else message
+        found.append({"where": all_of_them if len(groups) > 1 else "", "message": message, **decision})
     return found
 
 
@@ -234,19 +234,19 @@ def decision_lines(decision: Mapping[str, Any]) -> Iterator[str]:
 def _remediation_message(remediation: Remediation, rules: Rules, opted_out: str) -> str:
     """``[c1] gpu.xid.79 on gpu:… at wait_idle since …; then collect, reboot, verify, release``."""
     about = f"{remediation.code} on {remediation.component}"
-    words = f"[{remediation.id}] {about} at {remediation.step} since {_time(remediation.since)}"
+    message = f"[{remediation.id}] {about} at {remediation.step} since {_time(remediation.since)}"
     if remediation.end is End.FAILED:
-        return f"{words}; given up, an operator is needed: {remediation.note}"
+        return f"{message}; given up, an operator is needed: {remediation.note}"
     if why := paused_by(remediation, rules, opted_out):
-        return f"{words}; paused: {why}"
+        return f"{message}; paused: {why}"
     if remediation.command:
-        words = f"{words}, by command: {remediation.command}"
+        message = f"{message}, by command: {remediation.command}"
     if remediation.step is Step.STAY:
-        return f"{words}; until `healthd release`"
+        return f"{message}; until `healthd release`"
     if awaited(remediation) is not None:
-        words = f"{words}; {waiting_words(remediation, rules)}"
+        message = f"{message}; {waiting_words(remediation, rules)}"
     then: Sequence[str] = remediation.steps[remediation.index + 1 :]
-    return f"{words}; then {', '.join(then) if then else 'nothing more'}{_if_it_does_not_help(remediation)}"
+    return f"{message}; then {', '.join(then) if then else 'nothing more'}{_if_it_does_not_help(remediation)}"
 
 
 def _opted_out_now(engine: Engine) -> tuple[str, str]:

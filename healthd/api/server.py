@@ -207,19 +207,19 @@ class Server:
         self._failing_since_s = math.inf
         return True
 
-    def _has_failed(self, words: str) -> bool:
+    def _has_failed(self, message: str) -> bool:
         """Log a failure, at most once a minute, and return False: a moment later it may work again."""
         if not self._closed.is_set():
             self._failed_s = self._clock()
             self._failing_since_s = min(self._failing_since_s, self._failed_s)
-            if (more := self._troubles.due(words)) is not None:
-                self._log.error(words, socket=self._listener.path, suppressed=more)
+            if (more := self._troubles.due(message)) is not None:
+                self._log.error(message, socket=self._listener.path, suppressed=more)
         return False
 
-    def _log_limited(self, words: str, peer: Peer, **more: object) -> None:
+    def _log_limited(self, message: str, peer: Peer, **more: object) -> None:
         """Log an event that any user can cause, once a minute for each user."""
-        if (suppressed := self._rate_limit.due((words, peer.uid))) is not None:
-            self._log.info(words, uid=peer.uid, suppressed=suppressed, **more)
+        if (suppressed := self._rate_limit.due((message, peer.uid))) is not None:
+            self._log.info(message, uid=peer.uid, suppressed=suppressed, **more)
 
     # -- answering ----------------------------------------------------------------------------------------------------
 
@@ -244,8 +244,8 @@ class Server:
         receipt = sent(client, raw, wait_s=_TAKEN_S if hook.refuses else 0.0)
         message = self._do(lambda: hook_ended(self._agent, hook, receipt))
         if hook.answer.err:
-            words = message or hook.answer.err.strip()
-            self._log.info("hook", kind=hook.kind, code=hook.answer.code, receipt=receipt.value, message=words)
+            text = message or hook.answer.err.strip()
+            self._log.info("hook", kind=hook.kind, code=hook.answer.code, receipt=receipt.value, message=text)
 
     def _answer(self, raw: bytes, peer: Peer, tick: Tick) -> _Reply:
         """The bytes of the answer, whatever happens. Raises _ClientGone."""
@@ -259,8 +259,8 @@ class Server:
         except Exception as error:  # noqa: BLE001 - a defect in one answer must not end the daemon; the log has it
             if self._troubles.due(type(error).__name__) is not None:
                 self._log.error("an answer failed; please report this defect of healthd", exc_info=True)
-            words = encodable(f"healthd: the daemon failed to answer: {error}; see its log\n")
-            return _Reply(raw=write_answer(Reply(code=2, err=words)))
+            message = encodable(f"healthd: the daemon failed to answer: {error}; see its log\n")
+            return _Reply(raw=write_answer(Reply(code=2, err=message)))
 
     def _answered(self, raw: bytes, peer: Peer, tick: Tick) -> Reply | HookReply:
         try:
@@ -318,18 +318,18 @@ class Server:
         if not is_active(options):
             return answer()
         if not self._may_act(peer):
-            words = f"uid {peer.uid} may not run active tests through the daemon"
+            message = f"uid {peer.uid} may not run active tests through the daemon"
             self._denied("check", peer)
-            raise NotPermitted(f"healthd check: {words}; be root or in [daemon] group, or add --no-daemon")
+            raise NotPermitted(f"healthd check: {message}; be root or in [daemon] group, or add --no-daemon")
         return self._do(answer)
 
     def _hook(self, options: Namespace, request: Request, peer: Peer) -> Reply | HookReply:
         """Answer a hook. A user who may not act gets a message and exit 0: another code drains the node as "Prolog
         error"."""
         if not self._may_act(peer):
-            words = f"healthd: hook {options.kind} did nothing: uid {peer.uid} may not act here"
-            self._log_limited(words, peer)
-            return Reply(code=0, err=f"{words}; be root or in [daemon] group\n")
+            message = f"healthd: hook {options.kind} did nothing: uid {peer.uid} may not act here"
+            self._log_limited(message, peer)
+            return Reply(code=0, err=f"{message}; be root or in [daemon] group\n")
         return self._do(lambda: hook_answer(self._agent, options, request.environ))
 
     def _note(self, event: Event, peer: Peer) -> None:
@@ -352,13 +352,13 @@ class Server:
 
     def _denied(self, verb: str, peer: Peer) -> None:
         """Log a refused command. The audit trail has each once, so that a user who may not act cannot fill a disk."""
-        words = f"refused {verb}: uid {peer.uid} may not act here"
-        self._log_limited(words, peer)
+        message = f"refused {verb}: uid {peer.uid} may not act here"
+        self._log_limited(message, peer)
         if self._agent.engine is not None:
             self._agent.engine.stats.refuse(Refusal.NOT_PERMITTED)
         if (verb, peer.uid) not in self._noted and len(self._noted) < _NOTED:
             self._noted.add((verb, peer.uid))
-            self._agent.monitor.record(Event(at=datetime.now(UTC), kind="command", text=words))
+            self._agent.monitor.record(Event(at=datetime.now(UTC), kind="command", text=message))
 
     def _turn_of(self, peer: Peer) -> contextlib.AbstractContextManager[object]:
         """Users who may not act read the audit trail one at a time: of those who may, each waits for one at most."""

@@ -111,9 +111,9 @@ def failure(error: HealthdError) -> Reply:
     """The message and the exit code of an error."""
     match error:
         case UsageError() | NotPermitted():  # these begin with the command
-            words = f"{error}\n"
+            message = f"{error}\n"
         case ConfigError():
-            words = "".join(f"healthd: {problem}\n" for problem in error.problems)
+            message = "".join(f"healthd: {problem}\n" for problem in error.problems)
         case _:
-            words = f"healthd: {error}\n"
-    return Reply(code=exit_code_of(error), err=words)
+            message = f"healthd: {error}\n"
+    return Reply(code=exit_code_of(error), err=message)

@@ -69,8 +69,8 @@ def _certain(node: Node, error: SourceError) -> DriverTrouble | None:
     may_be_absent = not_loaded or isinstance(error, SourceMissing)
     gpus = pci_gpus(node) if may_be_absent or mismatch else ()
     if may_be_absent and _without_driver(node, gpus):
-        words = f"the NVIDIA driver has none of the {len(gpus)} NVIDIA GPUs on the PCI bus"
-        return DriverTrouble(fault=DriverFault.ABSENT, message=words)
+        message = f"the NVIDIA driver has none of the {len(gpus)} NVIDIA GPUs on the PCI bus"
+        return DriverTrouble(fault=DriverFault.ABSENT, message=message)
     if not (not_loaded or mismatch) or not gpus or not _on_host(node):
         return None
     if mismatch:

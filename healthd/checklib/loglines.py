@@ -93,16 +93,16 @@ def split_line(text: str) -> LineHead:
     text of the kernel follows, it may be the name's end, and there are no words.
     """
     at = after_lead(text)
-    words = LineHead(at)
+    head = LineHead(at)
     if text.startswith(_NOT_A_NAME, at):
-        return words
+        return head
     for found in _SEPARATOR.finditer(text, at, at + _WINDOW):
         if not _is_name(text[at : found.start()]):
             break
         pid = next((group for group in found.groups() if group), None)
         begins = found.end() if _OWN.match(text, found.end()) else len(text)
-        words = LineHead(begins, text[at : found.start()].rstrip(" "), pid)
-    return words
+        head = LineHead(begins, text[at : found.start()].rstrip(" "), pid)
+    return head
 
 
 def _is_name(text: str) -> bool:
@@ -438,9 +438,9 @@ def _fitting(row: LineRow, text: str, at: int) -> Groups | None:
     if not row.named:
         match = row.pattern.match(text, at, LINE_CHARS)
         return match.groupdict() if match and split_line(text).at == at else None
-    words = split_line(text)
-    match = row.pattern.match(text, words.at, LINE_CHARS)
-    return {"task": words.task, "pid": words.pid, **match.groupdict()} if match else None
+    head = split_line(text)
+    match = row.pattern.match(text, head.at, LINE_CHARS)
+    return {"task": head.task, "pid": head.pid, **match.groupdict()} if match else None
 
 
 @cache

@@ -35,5 +35,7 @@ def outliers(counts: Mapping[Component, int]) -> Iterator[tuple[Component, str, 
     usual = sorted(counts.values())[len(counts) // 2]
     for part, count in counts.items():
         if count >= max(_LEAST, _TIMES_THE_USUAL * usual):
-            words = f"recovered {count} times since the driver was loaded; the median of {len(counts)} links is {usual}"
-            yield part, words, {"recoveries": count, "median": usual, "limit_source": _SOURCE}
+            message = (
+                f"recovered {count} times since the driver was loaded; the median of {len(counts)} links is {usual}"
+            )
+            yield part, message, {"recoveries": count, "median": usual, "limit_source": _SOURCE}

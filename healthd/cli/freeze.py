@@ -65,9 +65,9 @@ def _done(options: Namespace, place: FreezePlace) -> Reply:
     if not options.length:
         return _shown(options, before, "on")
     if before:
-        words = f"there is one already: {before[0].text}; end it first with `healthd freeze --end`"
-        shown = _data(before, "on", refused=words) if options.json else ""
-        return Reply(code=1, out=shown, err=f"healthd freeze: refused: {printable(words)}\n")
+        message = f"there is one already: {before[0].text}; end it first with `healthd freeze --end`"
+        shown = _data(before, "on", refused=message) if options.json else ""
+        return Reply(code=1, out=shown, err=f"healthd freeze: refused: {printable(message)}\n")
     return _begun(options, place)
 
 

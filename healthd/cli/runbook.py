@@ -217,7 +217,7 @@ def runbook_text(runbook: CodeRunbook, width: int = 110) -> str:
         *_wrapped(plain.usable, width),
         "",
         f"What healthd does in each mode (policy {runbook.policy})",
-        *(line for mode, words in plain.modes.items() for line in _wrapped(words, width, head=f"{mode:<11} ")),
+        *(line for mode, message in plain.modes.items() for line in _wrapped(message, width, head=f"{mode:<11} ")),
         "",
         "What you can do",
         *_numbered(plain.do, width),

@@ -82,10 +82,10 @@ def documented_fields(cls: type) -> tuple[FieldDoc, ...]:
     for item in fields(cls):
         if item.name not in docs:
             raise ValueError(f"{cls.__module__}.{cls.__qualname__}.{item.name} has no docstring under it")
-        words = "a section" if is_section(hints[item.name]) else expected(hints[item.name])
+        message = "a section" if is_section(hints[item.name]) else expected(hints[item.name])
         default = default_of(item)
         text = "" if default is NODEFAULT else toml_value(default)
-        rows.append(FieldDoc(name=item.name, type=words, default=text, doc=docs[item.name]))
+        rows.append(FieldDoc(name=item.name, type=message, default=text, doc=docs[item.name]))
     return tuple(rows)
 
 

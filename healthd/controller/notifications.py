@@ -57,31 +57,33 @@ def wrong_with_controller(stats: ControllerStats) -> Sequence[Topic]:
     found += [_fence(each, stats.orchestrator) for each in stats.fences if each.waits]
     for each in stats.statuses:
         if each.page:
-            words = f"{each.node or 'the cluster'}: an operator is needed: {each.message}"
+            message = f"{each.node or 'the cluster'}: an operator is needed: {each.message}"
             cause = " ".join((each.state, each.refusal or "", *each.troubles))
             about = TopicAbout(incident="operator", subject=each.node or FLEET, severity=Severity.CRITICAL)
             key = f"{PAGED}{each.node or 'cluster'}"
-            found.append(Topic(key=key, message=words, cause=cause, again_s=AGAIN_S, about=about))
+            found.append(Topic(key=key, message=message, cause=cause, again_s=AGAIN_S, about=about))
         elif each.state is RepairState.SILENT:
             about = TopicAbout(incident="silent", subject=each.node, what=each.message, severity=Severity.CRITICAL)
-            words = f"{each.node}: {each.message}"
-            found.append(Topic(key=f"silent {each.node}", message=words, again_s=AGAIN_S, about=about))
+            message = f"{each.node}: {each.message}"
+            found.append(Topic(key=f"silent {each.node}", message=message, again_s=AGAIN_S, about=about))
     if why := stats.slow() or stats.problem:
-        words = f"no sync succeeds: the controller counts, drains and replaces no node: {why}"
+        message = f"no sync succeeds: the controller counts, drains and replaces no node: {why}"
         lasts_s = LASTS_S if stats.slow() else FAILING_LASTS_S
         about = TopicAbout(subject=FLEET, incident="controller", severity=Severity.CRITICAL)
-        found.append(Topic(key="rounds", message=words, lasts_s=lasts_s, cause="rounds", again_s=AGAIN_S, about=about))
+        found.append(
+            Topic(key="rounds", message=message, lasts_s=lasts_s, cause="rounds", again_s=AGAIN_S, about=about)
+        )
     return found
 
 
 def _incident(incident: IncidentStatus) -> Topic:
     """The one topic of all its nodes, at once: their own messages wait for it. Another likely cause, and each time that
     twice as many nodes have had it, is news."""
-    words = f"incident {incident.id}: {incident.message}"
+    message = f"incident {incident.id}: {incident.message}"
     cause = f"{incident.ever.bit_length()} {incident.cause}"
     return Topic(
         key=incident_key(incident.id, critical=incident.critical),
-        message=words,
+        message=message,
         lasts_s=0.0,
         cause=cause,
         again_s=AGAIN_S,
@@ -103,11 +105,11 @@ def _fence(fence: FenceStatus, orchestrator: str) -> Topic:
         else f"delete the reservation healthd-fence:{fence.incident}:…"
     )
     about = f"all {fence.nodes} nodes of NVLink domain {fence.domain} stay out after incident {fence.incident}"
-    words = f"{about}: {fence.waits}; repair these nodes, or {how}"
+    message = f"{about}: {fence.waits}; repair these nodes, or {how}"
     title = f"NVLink domain {fence.domain} is back in service"
     return Topic(
         key=f"{PAGED}fence {fence.domain}",
-        message=words,
+        message=message,
         lasts_s=FENCED_LASTS_S,
         again_s=AGAIN_S,
         title=title,

@@ -119,9 +119,9 @@ class Drills:
         finally:
             self._one.release()
 
-    def _note(self, drill_id: str, words: str, **data: Any) -> None:
+    def _note(self, drill_id: str, message: str, **data: Any) -> None:
         """Write to the log and to the audit trail, labelled as a drill."""
-        text = f"{TITLE} {drill_id}: {words}"
+        text = f"{TITLE} {drill_id}: {message}"
         self._say("drill", drill=drill_id, message=text)
         self._checkup.monitor.record(Event(at=datetime.now(UTC), kind="drill", text=text, data={"drill": True, **data}))
 
@@ -154,13 +154,13 @@ class Drills:
     def _has_ended(self, drill: Rehearsal, report: DrillReport | None) -> None:
         """Count the drill and log its end; no report means that the client is gone."""
         if report is None:
-            became, words = Ended.INTERRUPTED, "its client is gone"
+            became, message = Ended.INTERRUPTED, "its client is gone"
         else:
             became = report.ended
             reached = ", ".join(f"{mark.link} at {mark.at_s:.3f} s" for mark in report.marks)
-            words = f"{reached}; no {report.missing}: {report.why}" if report.missing else reached
+            message = f"{reached}; no {report.missing}: {report.why}" if report.missing else reached
         self.ran[drill.request.kind.name, became] += 1
-        self._note(drill.id, f"ends, {became}: {words}", result=became)
+        self._note(drill.id, f"ends, {became}: {message}", result=became)
 
     def _refused(self, request: DrillRequest, drill_id: str, began: datetime, why: str) -> DrillReport:
         self.ran[request.kind.name, Ended.REFUSED] += 1

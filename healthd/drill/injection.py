@@ -127,8 +127,8 @@ def _xid(machine: Machine, xid: int, asked: str) -> Injection:
 def _sxid(machine: Machine, sxid: int) -> Injection:
     switches = nvswitch_functions(machine)
     if not switches:
-        words = "this node has no NVSwitch on its PCI bus; on Blackwell their faults are XID 144 to 150"
-        raise UsageError(f"healthd drill: {words}")
+        message = "this node has no NVSwitch on its PCI bus; on Blackwell their faults are XID 144 to 150"
+        raise UsageError(f"healthd drill: {message}")
     line, what = sxid_line(switches[0], sxid), f"SXid {sxid}, Fatal, on NVSwitch {switches[0]}"
     return Injection(what=what, where="the reader of the kernel log", machine=machine, line=line)
 

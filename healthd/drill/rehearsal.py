@@ -194,10 +194,10 @@ class Rehearsal:
     def _note_check_run(self, outcome: Outcome) -> None:
         if not self.request.kind.of_kernel and len(self._check_runs) < _MOST_CHECK_RUNS:
             reason = f": {outcome.result.reason}" if outcome.result.reason else ""
-            words = f"{outcome.check} is {outcome.result.status}{reason}"
+            message = f"{outcome.check} is {outcome.result.status}{reason}"
             at_s = time.monotonic() - self._t0
-            self._check_runs.append((at_s, words))
-            self._tick(f"{TITLE}: {at_s:.0f} s: {words}")
+            self._check_runs.append((at_s, message))
+            self._tick(f"{TITLE}: {at_s:.0f} s: {message}")
 
     # -- deciding -----------------------------------------------------------------------------------------------------
 
@@ -241,9 +241,9 @@ class Rehearsal:
     def _lacks(self, link: DrillStage) -> bool:
         return all(mark.link is not link for mark in self._marks)
 
-    def _mark(self, link: DrillStage, words: str, at: float | None = None) -> None:
+    def _mark(self, link: DrillStage, message: str, at: float | None = None) -> None:
         at_s = (time.monotonic() if at is None else at) - self._t0
-        self._marks.append(StageReached(link=link, at_s=at_s, message=words))
+        self._marks.append(StageReached(link=link, at_s=at_s, message=message))
 
     def _break(self, link: DrillStage, why: str) -> None:
         self._missing, self._why = link, why

@@ -165,10 +165,10 @@ def _found(
 def _straggler(
     device: DeviceReadings, why: Sequence[tuple[_SlowBy, Peers]], label: str, component: Component
 ) -> JobFinding:
-    key, words, numbers = key_of(device), [], dict[str, dict[str, float]]()
+    key, text, numbers = key_of(device), [], dict[str, dict[str, float]]()
     for rule, of_trait in why:
         value, trait = of_trait.values[key], rule.trait
-        words.append(
+        text.append(
             f"{trait.name} {shown(value, trait.unit)}, its peers' median is {shown(of_trait.usual, trait.unit)}"
         )
         numbers[trait.name] = {
@@ -177,7 +177,7 @@ def _straggler(
             "score": round(of_trait.score(key), 1),
             "peers": len(of_trait.values) - 1,
         }
-    message = f"{label} is slower than its peers for {WINDOW_S / 60:g} min: {'; '.join(words)}"
+    message = f"{label} is slower than its peers for {WINDOW_S / 60:g} min: {'; '.join(text)}"
     finding = STRAGGLER.at(
         component, message, node=device.node, traits=numbers, limit_source="healthd's simulated fleet"
     )

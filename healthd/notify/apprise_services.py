@@ -95,5 +95,5 @@ def _ask(question: dict[str, str], timeout_s: float) -> None:
         raise NotDeliveredError(without(f"Apprise ({scheme}): {error}", secrets_of(url))) from None
     if done.code != 0:
         told = " ".join((done.stdout.strip() or done.stderr.strip()).split())[-_SHOWN:]
-        words = f"Apprise ({scheme}): {told or 'not delivered, without a reason'}"
-        raise RefusedError(without(words, secrets_of(url)))
+        message = f"Apprise ({scheme}): {told or 'not delivered, without a reason'}"
+        raise RefusedError(without(message, secrets_of(url)))

@@ -254,13 +254,13 @@ def summary(
     return Message(text=_text(about, [*lines(pieces), *(f"runbook: {each}" for each in runbooks)]), about=about)
 
 
-def drill(words: str, *, sender: Sender, addresses: Addresses, now: datetime) -> Message:
+def drill(message: str, *, sender: Sender, addresses: Addresses, now: datetime) -> Message:
     """A message that is marked as a drill."""
     about = Notification(
         id=_joined(addresses.cluster, sender.name, "drill"),
         event=Occasion.DRILL,
         state=IncidentState.RESOLVED,
-        title=f"{sender.name}: {words}",
+        title=f"{sender.name}: {message}",
         severity=Severity.INFO,
         needs_operator=False,
         cluster=addresses.cluster,
@@ -268,7 +268,7 @@ def drill(words: str, *, sender: Sender, addresses: Addresses, now: datetime) ->
         page=addresses.page_of(sender.node),
         since=now,
         at=now,
-        sender=replace(sender, notices=(words,)),
+        sender=replace(sender, notices=(message,)),
         drill=True,
     )
     return Message(text=about.title, about=about)
@@ -320,16 +320,16 @@ def _title(subject: str, state: IncidentState, standing: Sequence[Topic], pieces
     what = _what([each.about for each in standing] or [each.about for each in pieces])
     if standing:
         return _cut(_open_title(subject, state, standing, what), _LONGEST_TITLE)
-    words = pieces[0].message
+    message = pieces[0].message
     if state is IncidentState.CLOSED:
         ended = next(each.message for each in pieces if each.news is NewsKind.ENDED)
         return _cut(f"{subject} handed over: {_sentences(what, ended)}", _LONGEST_TITLE)
     is_back = any(each.about.out for each in pieces)
     if state is IncidentState.OPEN:
         head, watched = "back in service" if is_back else "better", " Watching whether it comes back."
-        return _cut(f"{subject} {head}: {_sentences(what or words)}{watched}", _LONGEST_TITLE)
+        return _cut(f"{subject} {head}: {_sentences(what or message)}{watched}", _LONGEST_TITLE)
     head = "back in service. Resolved" if is_back else "resolved"
-    return _cut(f"{subject} {head}: {_sentences(what or words)}", _LONGEST_TITLE)
+    return _cut(f"{subject} {head}: {_sentences(what or message)}", _LONGEST_TITLE)
 
 
 def _open_title(subject: str, state: IncidentState, standing: Sequence[Topic], what: str) -> str:

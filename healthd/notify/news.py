@@ -234,17 +234,17 @@ def topics(
 
 def of_absent(node: str, message: str) -> Topic:
     """The page for a node whose daemon sends no messages."""
-    words = f"an operator is needed: {node}: {message}"
+    text = f"an operator is needed: {node}: {message}"
     about = TopicAbout(incident="absent", subject=node, severity=Severity.CRITICAL)
-    return Topic(key=f"{PAGED}absent {node}", message=words, again_s=AGAIN_S, about=about)
+    return Topic(key=f"{PAGED}absent {node}", message=text, again_s=AGAIN_S, about=about)
 
 
 def unkept(problem: str) -> tuple[Topic, ...]:
     """The page for a state directory that cannot be written, for this reason; none without a reason."""
-    words = f"an operator is needed: healthd cannot write its state, so it repairs nothing: {problem}"
+    message = f"an operator is needed: healthd cannot write its state, so it repairs nothing: {problem}"
     page = Topic(
         key=f"{PAGED}state",
-        message=words,
+        message=message,
         lasts_s=UNKNOWN_LASTS_S,
         again_s=AGAIN_S,
         critical=True,
@@ -318,8 +318,8 @@ def _symptoms(diagnoses: Sequence[Diagnosis], faults: Iterable[Fault]) -> Iterat
             cause = next(
                 (f"{each.code} on {each.component}" for each in diagnoses if fault.code in each.codes), "another fault"
             )
-            words = f"{fault.code} on {fault.component}: still open, a symptom of {cause}"
-            yield Topic(key=key, message=words, last=True)
+            message = f"{fault.code} on {fault.component}: still open, a symptom of {cause}"
+            yield Topic(key=key, message=message, last=True)
 
 
 def _replaced(remediation: Remediation | None, keys: Container[str]) -> Iterator[Topic]:
@@ -332,9 +332,9 @@ def _replaced(remediation: Remediation | None, keys: Container[str]) -> Iterator
         return
     key, title = _key(remediation.code, remediation.component), f"{remediation.code} on {remediation.component}"
     if remediation.code and key not in keys:
-        words = f"{title}: machine replaced, verifying the new one"
+        message = f"{title}: machine replaced, verifying the new one"
         about = _about(remediation.code, remediation.component)
-        yield Topic(key=key, message=words, cause="replaced", title=title, reason=remediation.why, about=about)
+        yield Topic(key=key, message=message, cause="replaced", title=title, reason=remediation.why, about=about)
 
 
 def _node(decision: Decision | None, remediation: Remediation | None, ended: Remediation | None) -> Iterator[Topic]:
@@ -378,9 +378,9 @@ def _node(decision: Decision | None, remediation: Remediation | None, ended: Rem
         still = f", although {about.code} on {about.component} is still open" if about is not None else ""
         yield Topic(key=NODE_KEY, message=f"back in service by an operator{still}", last=True)
     elif ended is not None and ended.end in _NOT_BACK:
-        words = f"remediation ended without a release [{ended.id}]: {ended.note}"
+        message = f"remediation ended without a release [{ended.id}]: {ended.note}"
         stays_out = ended.adopted and ended.end is End.ABANDONED
-        yield Topic(key=NODE_KEY, message=words, cause=_story(ended), last=True, stays_out=stays_out)
+        yield Topic(key=NODE_KEY, message=message, cause=_story(ended), last=True, stays_out=stays_out)
 
 
 def _story(remediation: Remediation) -> str:
@@ -421,14 +421,14 @@ def _page(decision: Decision, remediation: Remediation | None) -> Topic:
         key = f"{PAGED}fleet {about.code}"  # the same on every node: one incident
         head = TopicAbout(subject=FLEET, code=about.code, severity=Severity.CRITICAL)
     says_so = "is needed" in decision.reason
-    words = decision.reason if says_so else f"an operator is needed: {decision.reason}"
+    message = decision.reason if says_so else f"an operator is needed: {decision.reason}"
     lasts_s = UNREADABLE_LASTS_S if decision.refusal is Refusal.UNREADABLE else 0.0
-    title = f"operator no longer needed for {about.code} on {about.component}" if about is not None else words
+    title = f"operator no longer needed for {about.code} on {about.component}" if about is not None else message
     is_named = decision.diagnosis is not None or decision.refusal is not None
     is_of_fault = is_named and decision.refusal in _OF_FAULT
     return Topic(
         key=key,
-        message=words,
+        message=message,
         lasts_s=lasts_s,
         cause=_kind(decision, remediation),
         again_s=AGAIN_S,

@@ -360,9 +360,9 @@ class Notifier:
         for channel in self.channels:
             channel.clock_was_set(by, now)
 
-    def drill(self, words: str, now: datetime) -> Mapping[str, str]:
+    def drill(self, text: str, now: datetime) -> Mapping[str, str]:
         """Send one message that is marked as a drill. For each receiver, why it was not delivered, or ""."""
-        message = drill(words, sender=self._about(), addresses=self._addresses(()), now=now)
+        message = drill(text, sender=self._about(), addresses=self._addresses(()), now=now)
         return {channel.name: channel.try_out(message) for channel in self.channels}
 
     def problems(self) -> tuple[str, ...]:

@@ -61,10 +61,10 @@ def _step_of(cause: Cause) -> str:
     return operators_step(cause.code, cause.remedy)
 
 
-def head_line(node: str, state: str, words: str, facts: Iterable[str | None], level: Level) -> TextLine:
+def head_line(node: str, state: str, message: str, facts: Iterable[str | None], level: Level) -> TextLine:
     """``gpu-51  WARNING   usable, 1 problem      p5.48xlarge · quarantine · healthd 0.2.0``."""
     return TextLine(
-        f"{f'{node}  {state.upper():<8}  {words}':<{WIDTH}}  {' · '.join(fact for fact in facts if fact)}", level
+        f"{f'{node}  {state.upper():<8}  {message}':<{WIDTH}}  {' · '.join(fact for fact in facts if fact)}", level
     )
 
 

@@ -43,9 +43,9 @@ def _result(check: Check, node: Node, settings: Any, at: datetime) -> Result:
     except SourceError as error:
         return writable(unknown(str(error), error.do))
     except Exception as error:  # noqa: BLE001 - the contract: a raising check is unknown, never absent, never fatal
-        words = f"the check failed: {type(error).__name__}: {error}; this is a defect of {check.name}"
+        message = f"the check failed: {type(error).__name__}: {error}; this is a defect of {check.name}"
         do = f'report it; until it is fixed, `[checks."{check.name}"] optional = true` keeps it from counting'
-        return writable(unknown(words, do))
+        return writable(unknown(message, do))
 
 
 def _counted(result: Result) -> Result:

@@ -276,9 +276,9 @@ class Probe:
             case ChildTrouble.GARBLED:
                 return f"worker {child.pid} answered {op!r} with something that is not an answer"
             case ChildTrouble.ENDED:
-                words = child.last_output()
+                message = child.last_output()
                 end = f"worker {child.pid} {_end(child.exit_code())} before it answered {op!r}"
-                return f"{end}: {words}" if words else end
+                return f"{end}: {message}" if message else end
 
     # -- the worker ---------------------------------------------------------------------------------------------------
 

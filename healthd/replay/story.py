@@ -105,11 +105,11 @@ def of_change(change: Change, now: datetime) -> StoryEntry:
 
 def of_decision(decision: Decision, now: datetime) -> StoryEntry:
     """The event of a decision, in the daemon's words."""
-    words, about = decision.reason, decision.diagnosis
+    message, about = decision.reason, decision.diagnosis
     return StoryEntry(
         at=now,
         kind="decided",
-        text=words if words.startswith(decision.action) else f"{decision.action}: {words}",
+        text=message if message.startswith(decision.action) else f"{decision.action}: {message}",
         code=about.code if about else "",
         component=str(about.component) if about else "",
         rule=decision.rule,

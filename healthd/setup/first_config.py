@@ -162,9 +162,9 @@ def _devices(found: Survey) -> list[str]:
         "# healthd learns the number of devices from the most that it ever saw on a node. Set the number where all"
     ]
     lines.append("# nodes with this file are launched alike: then it holds from the first check run.")
-    for name, count, words in rows:
+    for name, count, message in rows:
         if count:
-            lines += [f'# [checks."{name}"]', f"# expected = {count}  # {words} found here"]
+            lines += [f'# [checks."{name}"]', f"# expected = {count}  # {message} found here"]
     return lines if any(count for _, count, _ in rows) else []
 
 

@@ -395,8 +395,8 @@ class KernelSyslog:
         first = lines[0]
         usec = int(first[3]) * 1_000_000 + int(first[4])
         self._number = max(self._number + 1, usec * MOMENT)
-        words = b"\\x0a".join(_ODD.sub(_escape, line[5]) for line in lines)
-        return b"%b,%d,%d,-;%b" % (first[2], self._number, usec, words)
+        message = b"\\x0a".join(_ODD.sub(_escape, line[5]) for line in lines)
+        return b"%b,%d,%d,-;%b" % (first[2], self._number, usec, message)
 
 
 def _escape(match: re.Match[bytes]) -> bytes:

@@ -287,8 +287,8 @@ class Monitor:
             others = [fault.key for fault in open_now if fault.severity is not Severity.CRITICAL]
             lasts = f" until {until:%Y-%m-%d %H:%M:%S} UTC"
             events = [
-                Event(at=now, kind="fault", text=f"acknowledged {what} on {where}{words}: {why}")
-                for keys, words in ((critical, lasts), (others, ""))
+                Event(at=now, kind="fault", text=f"acknowledged {what} on {where}{message}: {why}")
+                for keys, message in ((critical, lasts), (others, ""))
                 for where, what in keys
             ]
             history = acknowledge(acknowledge(self._history, critical, until), others)

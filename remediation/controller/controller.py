@@ -304,8 +304,8 @@ class Controller:
             kind = Refusal.OBSERVE if mode is Mode.OBSERVE else Refusal.LOWERED
             return Refused(kind=kind, reason=f"the controller is in {mode} mode")
         if is_moot(want, self._booted(want.node)):
-            words = "it has booted since it asked: its daemon says what is still wrong"
-            return Refused(kind=Refusal.MANAGED, reason=words)
+            message = "it has booted since it asked: its daemon says what is still wrong"
+            return Refused(kind=Refusal.MANAGED, reason=message)
         return None
 
     def _powered_down(self, found: FoundRequest) -> NodeStatus:

@@ -101,15 +101,15 @@ def refusal(
 ) -> Refused | None:
     """Why it is not done, now or later, or None. ``timeout_s``: after which the node itself no longer waits for it."""
     if not has_slot:
-        words = "no budget slot is held for this node, so it is not healthd's to repair"
-        return Refused(kind=Refusal.NOT_PERMITTED, reason=words)
+        message = "no budget slot is held for this node, so it is not healthd's to repair"
+        return Refused(kind=Refusal.NOT_PERMITTED, reason=message)
     if why := _not_our_text(want, view, platform_texts):
         return Refused(kind=Refusal.FOREIGN_HOLD, reason=why)
     if not record.machine:
         return Refused(kind=Refusal.UNREADABLE, reason="its handoff record does not name the machine")
     if not want.after_silence and record.asked is not None and _is_late(record.asked, now, timeout_s):
-        words = f"it was asked for at {record.asked:%Y-%m-%d %H:%M:%S} UTC, which is too long ago"
-        return Refused(kind=Refusal.LATE, reason=words)
+        message = f"it was asked for at {record.asked:%Y-%m-%d %H:%M:%S} UTC, which is too long ago"
+        return Refused(kind=Refusal.LATE, reason=message)
     return None
 
 

@@ -106,8 +106,8 @@ def approve(
     if remedy is not None and _is_given(remediation, remedy) and act in (None, remedy) and remediation.end is None:
         return f"approved already: {remediation.approval.by if remediation.approval else ''}"
     if act is None:
-        words = f"remediation {remediation.id} has no act before it, it is at {remediation.step}: {remediation.note}"
-        return Refused(kind=Refusal.NOT_NEEDED, reason=words)
+        message = f"remediation {remediation.id} has no act before it, it is at {remediation.step}: {remediation.note}"
+        return Refused(kind=Refusal.NOT_NEEDED, reason=message)
     if remedy is not act:
         named = "name the act" if remedy is None else f"its next act is {act}, not {remedy}"
         return Refused(kind=Refusal.APPROVAL, reason=f"{named}: {approve_command(remediation.id, act)}")

@@ -226,9 +226,9 @@ def rate_held(node: str, hour: Mapping[str, int], day: Mapping[str, int], *, per
     if sum(hour.values()) >= per_hour:
         return f"{_were('replaced', node, hour)} within an hour, {per_hour} may be: an operator has to look"
     if per_day is not None and sum(day.values()) >= per_day:
-        words = f"{_were('replaced or requested', node, day)} within a day, {per_day} may be"
+        message = f"{_were('replaced or requested', node, day)} within a day, {per_day} may be"
         help_ = "`healthd repair --step replace --reason TEXT` on the node gives this one away"
-        return f"{words} before an operator has to look: {help_}"
+        return f"{message} before an operator has to look: {help_}"
     return ""
 
 

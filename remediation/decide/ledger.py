@@ -290,8 +290,8 @@ def _repaired_in_vain(code: str, records: FleetRecords, now: datetime, bounds: B
     last = sorted(ends)[-bounds.repairs_in_vain :]
     if len(last) < bounds.repairs_in_vain or any(helped for _, helped in last):
         return ""
-    words = f"the last {len(last)} repairs of {code}, on whichever node, did not end it"
-    return f"{words}, so none is made any more: an operator has to look"
+    message = f"the last {len(last)} repairs of {code}, on whichever node, did not end it"
+    return f"{message}, so none is made any more: an operator has to look"
 
 
 def _few_worked(records: FleetRecords, now: datetime, bounds: Bounds) -> str:
@@ -303,8 +303,8 @@ def _few_worked(records: FleetRecords, now: datetime, bounds: Bounds) -> str:
     worked = sum(helped for _, helped in last)
     if not bounds.repairs_judged or len(last) < bounds.repairs_judged or 2 * worked >= len(last):
         return ""
-    words = f"only {worked} of the last {len(last)} repairs of the fleet worked"
-    return f"{words}, so nodes are only taken out and none is repaired: an operator has to look"
+    message = f"only {worked} of the last {len(last)} repairs of the fleet worked"
+    return f"{message}, so nodes are only taken out and none is repaired: an operator has to look"
 
 
 def _replaced_in_vain(code: str, records: FleetRecords, now: datetime, bounds: Bounds) -> str:

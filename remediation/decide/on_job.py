@@ -156,8 +156,8 @@ def _objection(job: NodeJob) -> str:
 def _no_more(job: NodeJob) -> str:
     """That it is over, or held, in words; "" for neither. One that Slurm preempts is Slurm's to end or to requeue, by
     the mode that its partition or QOS has for that."""
-    if words := end_words(job.state):
-        return f"{words} ({job.state})"
+    if message := end_words(job.state):
+        return f"{message} ({job.state})"
     if job.preempted:
         return f"Slurm preempts it ({job.state})"
     return f"Slurm holds it ({job.reason}): {release_words(job.id, job.reason)}" if job.held else ""

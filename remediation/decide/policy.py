@@ -245,12 +245,12 @@ def _question(
     if rules.opted_out:
         return _hold(unseen[0], Refusal.OPTED_OUT, f"opted out: {rules.opted_out}")
     if rules.mode is Mode.OBSERVE:
-        words = f"observe mode: would take the node out for {_what(unseen[0])}"
-        return _hold(unseen[0], Refusal.OBSERVE, words)
+        message = f"observe mode: would take the node out for {_what(unseen[0])}"
+        return _hold(unseen[0], Refusal.OBSERVE, message)
     live = tuple(answer for answer in unseen if answer.rule.mode is not Mode.OBSERVE)
     if not live:
-        words = f"rule {unseen[0].rule.name} is in shadow: would take the node out for {_what(unseen[0])}"
-        return _hold(unseen[0], Refusal.SHADOW, words)
+        message = f"rule {unseen[0].rule.name} is in shadow: would take the node out for {_what(unseen[0])}"
+        return _hold(unseen[0], Refusal.SHADOW, message)
     if not (is_held or by_command) and (why := frozen(rules.freezes, Step.DRAIN)) is not None:
         return _hold(live[0], Refusal.FROZEN, f"{why.reason}: would take the node out for {_what(live[0])}")
     return Question(live=live, rules=rules, now=now, is_held=is_held, by_command=by_command)
@@ -273,8 +273,8 @@ def _own_fault(answer: RuleAnswer, asked: Question, readings: Readings) -> Decis
         return decision
     if readings.situation is None:
         return Needs(situation=True)
-    words = _shared(answer, readings.situation, asked.rules.bounds)
-    return _page(answer, Refusal.CORRELATED, words) if words else decision
+    message = _shared(answer, readings.situation, asked.rules.bounds)
+    return _page(answer, Refusal.CORRELATED, message) if message else decision
 
 
 def _in_place(asked: Question, readings: Readings) -> Decision | Needs:
@@ -286,8 +286,8 @@ def _in_place(asked: Question, readings: Readings) -> Decision | Needs:
         refused = _hold if situation.full.passing else _page
         return refused(worst, Refusal.BUDGET, situation.full.reason)
     if view is None:
-        words = f"the node's state in the cluster could not be read, so nothing is taken out: {situation.problem}"
-        return _page(worst, Refusal.UNREADABLE, words)
+        message = f"the node's state in the cluster could not be read, so nothing is taken out: {situation.problem}"
+        return _page(worst, Refusal.UNREADABLE, message)
     if why := rules.hands_off(view):
         return _hold(worst, Refusal.OPTED_OUT, f"opted out: {why}")
     if not view.in_service and not rules.adopts(view):
@@ -295,14 +295,14 @@ def _in_place(asked: Question, readings: Readings) -> Decision | Needs:
     shared = [_shared(answer, situation, rules.bounds) for answer in asked.live]
     if all(shared):
         return _page(worst, Refusal.CORRELATED, shared[0])
-    worst = next(answer for answer, words in zip(asked.live, shared, strict=True) if not words)
+    worst = next(answer for answer, message in zip(asked.live, shared, strict=True) if not message)
     if snapshot is None or snapshot.total < 1:
-        words = f"the fleet's level could not be read, so nothing is taken out: {situation.problem}"
-        return _page(worst, Refusal.UNREADABLE, words)
+        message = f"the fleet's level could not be read, so nothing is taken out: {situation.problem}"
+        return _page(worst, Refusal.UNREADABLE, message)
     limit = out_limit(rules.max_out, snapshot.total) if snapshot.limit is None else snapshot.limit
     if len(snapshot.out - {view.name}) >= limit:
-        words = at_limit("fleet", out=len(snapshot.out), total=snapshot.total, limit=limit)
-        return _page(worst, Refusal.BUDGET, words)
+        message = at_limit("fleet", out=len(snapshot.out), total=snapshot.total, limit=limit)
+        return _page(worst, Refusal.BUDGET, message)
     decision = _taken_out(worst, asked, readings)
     goes_out = isinstance(decision, Needs) or view.in_service or decision.action is Action.REPAIR
     return decision if goes_out else _out_already(worst, view)
@@ -311,10 +311,10 @@ def _in_place(asked: Question, readings: Readings) -> Decision | Needs:
 def _out_already(worst: RuleAnswer, view: NodeView) -> Decision:
     """Another holds the node. An operator may not have seen yet what the cluster's controller did by itself."""
     if view.hold is None or not view.hold.automatic:
-        words = f"already out of service, held by {holder(view)}: left alone"
-        return _hold(worst, Refusal.FOREIGN_HOLD, words)
-    words = f"the cluster took the node out by itself, as {holder(view)}, while {_what(worst)} is open: left alone"
-    return _page(worst, Refusal.FOREIGN_HOLD, words)
+        message = f"already out of service, held by {holder(view)}: left alone"
+        return _hold(worst, Refusal.FOREIGN_HOLD, message)
+    message = f"the cluster took the node out by itself, as {holder(view)}, while {_what(worst)} is open: left alone"
+    return _page(worst, Refusal.FOREIGN_HOLD, message)
 
 
 def holder(view: NodeView) -> str:
@@ -336,18 +336,18 @@ def _taken_out(answer: RuleAnswer, asked: Question, readings: Readings) -> Decis
     left = rungs_left(repairs, tried, bounds)
     if not left:
         done = ", ".join(each.remedy for each in tried)
-        words = f"{about.code} on {about.component} came back after {done}: an operator is needed"
-        return _kept_out(answer, Refusal.EXHAUSTED, words)
+        message = f"{about.code} on {about.component} came back after {done}: an operator is needed"
+        return _kept_out(answer, Refusal.EXHAUSTED, message)
     if unread := _unread(left, readings):
         return Needs(remedies=unread)
     able = tuple(remedy for remedy in left if not readings.cannot[remedy])
     if not able:
-        words = f"quarantine for {_what(answer)}: nothing here can do that, an operator is needed"
-        return _kept_out(answer, Refusal.CANNOT, words)
+        message = f"quarantine for {_what(answer)}: nothing here can do that, an operator is needed"
+        return _kept_out(answer, Refusal.CANNOT, message)
     if len(lately := recent(made, now, bounds.lemon_days)) >= bounds.lemon_repairs:
         many = f"{len(lately)} repairs of this node within {bounds.lemon_days:g} days, {bounds.lemon_repairs} may be"
-        words = f"a node that comes back too often is a lemon: {many}; now {_what(answer)}"
-        return _kept_out(answer, Refusal.LEMON, words)
+        message = f"a node that comes back too often is a lemon: {many}; now {_what(answer)}"
+        return _kept_out(answer, Refusal.LEMON, message)
     what = _what(answer, able[0], after=tuple(each.remedy for each in tried))
     return Decision(
         action=Action.REPAIR,
@@ -425,34 +425,34 @@ def _shared(answer: RuleAnswer, situation: Situation, bounds: Bounds) -> str:
 def _nothing_calls(diagnoses: Sequence[Diagnosis]) -> Decision:
     asking = next((diagnosis for diagnosis in diagnoses if diagnosis.remedy is Remedy.ASK_HUMAN), None)
     if asking is not None:
-        words = f"an operator has to look at {asking.code} on {asking.component} ({asking.remedy})"
-        return Decision(action=Action.PAGE, reason=words, diagnosis=asking, refusal=Refusal.PERSON)
+        message = f"an operator has to look at {asking.code} on {asking.component} ({asking.remedy})"
+        return Decision(action=Action.PAGE, reason=message, diagnosis=asking, refusal=Refusal.PERSON)
     return Decision(action=Action.HOLD, reason="nothing calls for taking the node out")
 
 
 def _what(answer: RuleAnswer, remedy: Remedy | None = None, *, after: tuple[Remedy, ...] = ()) -> str:
     """``gpu.xid.95 on gpu:GPU-… (reboot_node after reset_gpu; rule firmware)``."""
     about = answer.about
-    words = remedy or (answer.ladder[0] if answer.ladder else about.remedy)
+    message = remedy or (answer.ladder[0] if answer.ladder else about.remedy)
     since = f" after {', '.join(after)}" if after else ""
     rule = f"; rule {answer.rule.name}" if answer.rule.name else ""
-    return f"{about.code} on {about.component} ({words}{since}{rule})"
+    return f"{about.code} on {about.component} ({message}{since}{rule})"
 
 
-def _kept_out(answer: RuleAnswer, refusal: Refusal, words: str) -> Decision:
-    return _decision(answer, Action.PAGE, words, refusal, out=True)
+def _kept_out(answer: RuleAnswer, refusal: Refusal, message: str) -> Decision:
+    return _decision(answer, Action.PAGE, message, refusal, out=True)
 
 
-def _hold(answer: RuleAnswer, refusal: Refusal, words: str) -> Decision:
-    return _decision(answer, Action.HOLD, words, refusal)
+def _hold(answer: RuleAnswer, refusal: Refusal, message: str) -> Decision:
+    return _decision(answer, Action.HOLD, message, refusal)
 
 
-def _page(answer: RuleAnswer, refusal: Refusal, words: str) -> Decision:
-    return _decision(answer, Action.PAGE, words, refusal)
+def _page(answer: RuleAnswer, refusal: Refusal, message: str) -> Decision:
+    return _decision(answer, Action.PAGE, message, refusal)
 
 
 def _decision(
-    answer: RuleAnswer, action: Action, words: str, refusal: Refusal | None = None, *, out: bool = False
+    answer: RuleAnswer, action: Action, message: str, refusal: Refusal | None = None, *, out: bool = False
 ) -> Decision:
     steps, rule = QUARANTINE if out else (), answer.rule.name
-    return Decision(action=action, reason=words, diagnosis=answer.about, steps=steps, rule=rule, refusal=refusal)
+    return Decision(action=action, reason=message, diagnosis=answer.about, steps=steps, rule=rule, refusal=refusal)

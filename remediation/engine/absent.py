@@ -280,8 +280,8 @@ def kept_drains(snapshot: FleetSnapshot, holders: set[str], now: datetime, bound
         why = why_it_stays(held.text, records.get(held.node), now, bounds, has_slot=False)
         is_known = why == _BY_COMMAND and not _is_older(held, OUT_BY_COMMAND_S, now)
         if why and not is_known:
-            words = f"Slurm powered it down; {_stays(held.node, held.text, why)}"
-            kept.append(AbsentNode(node=held.node, message=words, page=True))
+            message = f"Slurm powered it down; {_stays(held.node, held.text, why)}"
+            kept.append(AbsentNode(node=held.node, message=message, page=True))
     return tuple(kept)
 
 

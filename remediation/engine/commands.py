@@ -80,8 +80,8 @@ class CommandChecks:
     def rehearsed(self, remediation: Remediation) -> Iterator[tuple[str, Refusal | None]]:
         """Each step that is left: its effect in words, and what is known to be against it. Raises BackendError."""
         for step in remediation.steps[remediation.index :]:
-            words, refusal = self._rehearsal(step, remediation)
-            yield f"{step:<9}  {words}", refusal
+            message, refusal = self._rehearsal(step, remediation)
+            yield f"{step:<9}  {message}", refusal
 
     # -- the three ----------------------------------------------------------------------------------------------------
 
@@ -128,8 +128,8 @@ class CommandChecks:
         decision = self._decider.by_command(remediation, now)
         if decision.action is Action.REPAIR:
             return decision.ladder, decision.diagnosis
-        words = f"{decision.reason}; to have one remedy all the same, name it with --step"
-        return Refused(kind=decision.refusal or Refusal.NOT_NEEDED, reason=words)
+        message = f"{decision.reason}; to have one remedy all the same, name it with --step"
+        return Refused(kind=decision.refusal or Refusal.NOT_NEEDED, reason=message)
 
     def _release(
         self, command: Command, remediation: Remediation | None, view: NodeView, now: datetime, remediation_id: str
@@ -167,8 +167,8 @@ class CommandChecks:
         """A release without a verification, for as long as nothing was done that would have to be verified."""
         if remediation is None or command.target not in (remediation.id, view.name):
             return self._not_that_one(command, remediation)
-        if words := undo_objection(remediation, request_untaken=self._request_is_untaken(remediation)):
-            return Refused(kind=Refusal.CANNOT, reason=words)
+        if message := undo_objection(remediation, request_untaken=self._request_is_untaken(remediation)):
+            return Refused(kind=Refusal.CANNOT, reason=message)
         return self._release(command, remediation, view, now, remediation_id)
 
     def _request_is_untaken(self, remediation: Remediation) -> bool:
@@ -184,8 +184,8 @@ class CommandChecks:
             if remediation is None
             else f"open here is {remediation.id}, for {remediation.code} on {remediation.component}"
         )
-        words = f"no remediation {command.target!r}: {open_}; see `healthd status`"
-        return Refused(kind=Refusal.NOT_NEEDED, reason=words)
+        message = f"no remediation {command.target!r}: {open_}; see `healthd status`"
+        return Refused(kind=Refusal.NOT_NEEDED, reason=message)
 
     # -- what is against it -------------------------------------------------------------------------------------------
 
@@ -198,16 +198,16 @@ class CommandChecks:
             return None
         finding = f"{remediation.code} on {remediation.component}"
         about = f"remediation {remediation.id} is open for {finding}, at {remediation.step}"
-        words = f"{about}; it has to end first: `healthd status`, and `healthd release` to end it"
-        return Refused(kind=Refusal.REMEDIATION_OPEN, reason=words)
+        message = f"{about}; it has to end first: `healthd status`, and `healthd release` to end it"
+        return Refused(kind=Refusal.REMEDIATION_OPEN, reason=message)
 
     def _cannot_go_out(self, view: NodeView) -> Refused | None:
         if not view.in_service and not (view.fenced and self._slots.held()):
-            words = f"already out of service, held by {holder(view)}: left alone"
-            return Refused(kind=Refusal.FOREIGN_HOLD, reason=words)
+            message = f"already out of service, held by {holder(view)}: left alone"
+            return Refused(kind=Refusal.FOREIGN_HOLD, reason=message)
         if full := self._slots.no_room():
-            words = f"{full}; a drain of your own with scontrol is not ours to count, nor to undo"
-            return Refused(kind=Refusal.BUDGET, reason=words)
+            message = f"{full}; a drain of your own with scontrol is not ours to count, nor to undo"
+            return Refused(kind=Refusal.BUDGET, reason=message)
         return None
 
     def _cannot_repair(self, remedy: Remedy) -> Refused | None:
@@ -247,8 +247,8 @@ class CommandChecks:
     def _nothing_of_ours(self, view: NodeView) -> Refused | str:
         if view.in_service:
             return f"{view.name} is in service, and no remediation is open: there is nothing to release"
-        words = f"held by {holder(view)}, and no remediation of ours is open: left alone; its holder releases it"
-        return Refused(kind=Refusal.FOREIGN_HOLD, reason=words)
+        message = f"held by {holder(view)}, and no remediation of ours is open: left alone; its holder releases it"
+        return Refused(kind=Refusal.FOREIGN_HOLD, reason=message)
 
     # -- the rehearsal ------------------------------------------------------------------------------------------------
 
@@ -281,7 +281,7 @@ class CommandChecks:
                 return "undoes what it did, if that stands as it was made, and gives the slot back", None
 
     def _after_approval(
-        self, remediation: Remediation, remedy: Remedy, words: str, refusal: Refusal | None
+        self, remediation: Remediation, remedy: Remedy, message: str, refusal: Refusal | None
     ) -> tuple[str, Refusal | None]:
         is_given = (
             remediation.approval is not None
@@ -290,7 +290,9 @@ class CommandChecks:
         )
         canary, diagnoses = self._dependencies.canary(remediation), self._judgement.diagnoses()
         asks = not is_given and needs_approval(remediation, remedy, self._rules(), diagnoses, canary)
-        return self._after_maintenance(f"waits for an operator's approval; then {words}" if asks else words, refusal)
+        return self._after_maintenance(
+            f"waits for an operator's approval; then {message}" if asks else message, refusal
+        )
 
     def _after_maintenance(self, words: str, refusal: Refusal | None) -> tuple[str, Refusal | None]:
         view = self._orchestrator.view(jobs=True)
@@ -334,8 +336,8 @@ class CommandExecution:
         try:
             wanted = self._checks.wanted(command, remediation, now, self._new_id())
         except BackendError as error:
-            words = f"the cluster did not answer, so nothing was done: {error}"
-            return self.refuse(command, Refused(kind=Refusal.UNREADABLE, reason=words))
+            message = f"the cluster did not answer, so nothing was done: {error}"
+            return self.refuse(command, Refused(kind=Refusal.UNREADABLE, reason=message))
         if isinstance(wanted, Refused):
             return self.refuse(command, wanted)
         if isinstance(wanted, str):
@@ -375,10 +377,10 @@ class CommandExecution:
                 return CommandOutcome(done=True, message=wanted)
             steps = tuple(self._checks.rehearsed(heading_back(wanted, now)))
         except BackendError as error:
-            words = f"the cluster did not answer: {error}"
-            return CommandOutcome(done=False, message=words, refusal=Refusal.UNREADABLE)
+            text = f"the cluster did not answer: {error}"
+            return CommandOutcome(done=False, message=text, refusal=Refusal.UNREADABLE)
         against = next((refusal for _, refusal in steps if refusal is not None), None)
         message = f"{wanted.code} on {wanted.component}, {command.reason}"
         return CommandOutcome(
-            done=against is None, message=message, lines=tuple(words for words, _ in steps), refusal=against
+            done=against is None, message=message, lines=tuple(text for text, _ in steps), refusal=against
         )

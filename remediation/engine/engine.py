@@ -140,8 +140,8 @@ class Engine:
         is_acquired = self._lock.acquire(timeout=_ORDER_WAITS_S)
         self._command_waits.clear()
         if not is_acquired:
-            words = f"the engine has been at work for {_ORDER_WAITS_S:g} s; see `healthd status`, and ask again"
-            return self._execution.refuse(command, Refused(kind=Refusal.REMEDIATION_OPEN, reason=words))
+            message = f"the engine has been at work for {_ORDER_WAITS_S:g} s; see `healthd status`, and ask again"
+            return self._execution.refuse(command, Refused(kind=Refusal.REMEDIATION_OPEN, reason=message))
         try:
             self._dependencies.beat.begin()
             if self._ending.is_set():
@@ -150,8 +150,8 @@ class Engine:
                 )
             remediation = self._resumed(now)
             if remediation is None and self._orphan_slots.unknown:
-                words = f"the cluster did not answer, and {self._orphan_slots.unknown}"
-                return self._execution.refuse(command, Refused(kind=Refusal.UNREADABLE, reason=words))
+                message = f"the cluster did not answer, and {self._orphan_slots.unknown}"
+                return self._execution.refuse(command, Refused(kind=Refusal.UNREADABLE, reason=message))
             begun = self._execution.begin(command, remediation, now)
             if isinstance(begun, CommandOutcome):
                 return begun
@@ -181,8 +181,8 @@ class Engine:
         with self._asking:
             remediation = self._remediations.open_remediation()
             if remediation is None and self._orphan_slots.unknown:
-                words = f"the cluster did not answer, and {self._orphan_slots.unknown}"
-                return CommandOutcome(done=False, message=words, refusal=Refusal.UNREADABLE)
+                message = f"the cluster did not answer, and {self._orphan_slots.unknown}"
+                return CommandOutcome(done=False, message=message, refusal=Refusal.UNREADABLE)
             return self._execution.rehearse(command, remediation, now)
 
     def opted_out(self) -> str:
@@ -205,11 +205,11 @@ class Engine:
             return min(at_most_s, due_s)
         return max(at_most_s, self._dependencies.timeouts.calm_s) if self._stands else at_most_s
 
-    def fenced(self, words: str) -> None:
+    def fenced(self, message: str) -> None:
         """The cluster shows a fence of ours, as this text; "" for none. Unless a remediation is open it is the
         reason to hold, and its claim is searched. Called from another thread than ``reconcile``."""
-        is_left = bool(words) and self.remediation is None
-        self._orphan_drains.fence = words if is_left else ""
+        is_left = bool(message) and self.remediation is None
+        self._orphan_drains.fence = message if is_left else ""
         if is_left:
             self._orphan_slots.search(again=True)
 
@@ -277,7 +277,7 @@ class Engine:
             self._opened(decision, diagnosis, now), id=remediation_id, text=reason_text(diagnosis, remediation_id)
         )
         with self._asking:
-            return tuple(words for words, _ in self._checks.rehearsed(remediation))
+            return tuple(message for message, _ in self._checks.rehearsed(remediation))
 
     def fleet(self) -> FleetSnapshot | None:
         """The fleet as it is read for such questions; None where it cannot be."""

@@ -69,9 +69,9 @@ class Gates:
             return why
         if (why := frozen(self._rules().freezes, remediation.step)) is not None:
             return why
-        words = why_lowered(remediation, self._rules(), self._judgement.diagnoses())
-        if words:
-            return Refused(kind=Refusal.LOWERED, reason=words)
+        message = why_lowered(remediation, self._rules(), self._judgement.diagnoses())
+        if message:
+            return Refused(kind=Refusal.LOWERED, reason=message)
         canary = self._dependencies.canary(remediation, max_age_s=None)
         against = objection(remediation, self._rules(), self._judgement.diagnoses(), canary)
         return against or self._undriven(remediation)
@@ -93,8 +93,8 @@ class Gates:
         """The law of acts. A level that only the disk remembers drives nothing: an operator may have repaired the node
         while the daemon was away."""
         open_ = self.open_now()
-        if words := undriven(remediation, open_):
-            return Refused(kind=Refusal.NOT_NEEDED, reason=words)
+        if message := undriven(remediation, open_):
+            return Refused(kind=Refusal.NOT_NEEDED, reason=message)
         driving = [each for each in open_ if not undriven(remediation, [each])]
         stale = [self._judgement.not_seen_again(each.root.code, each.diagnosis.component) for each in driving]
         return (
@@ -263,8 +263,8 @@ def in_maintenance(view: NodeView) -> Refused | None:
         return Refused(kind=Refusal.FROZEN, reason=f"{view.freeze}; no reset, reboot or replacement before its end")
     if not view.maintenance:
         return None
-    words = f"maintenance window {view.maintenance} is on the node: no reset, reboot or replacement inside it"
-    return Refused(kind=Refusal.MAINTENANCE, reason=words)
+    message = f"maintenance window {view.maintenance} is on the node: no reset, reboot or replacement inside it"
+    return Refused(kind=Refusal.MAINTENANCE, reason=message)
 
 
 def _out_since(remediation: Remediation) -> datetime:

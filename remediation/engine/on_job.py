@@ -72,8 +72,8 @@ class JobRestarts:
         except BackendError as error:
             written = self._journal.last  # how far it came is on disk: what was taken stays taken
             restart = written.job if written is not None and written.id == remediation.id else restart
-            words = restart.title if restart is not None else "of this node"
-            return replace(remediation, job=restart), f"job {words}: not known, asked again: {error}"
+            message = restart.title if restart is not None else "of this node"
+            return replace(remediation, job=restart), f"job {message}: not known, asked again: {error}"
 
     def due_in_s(self) -> float | None:
         """In how many seconds the next call is of use to a job that was asked to restart; None for none."""
@@ -86,8 +86,8 @@ class JobRestarts:
         restart = begun(control.jobs(), answer.root.since, now)
         if restart.is_over:
             return self._written(remediation, restart, restart.note)
-        words = f"intends to act on job {restart.title}, which cannot go on after {answer.root.code}: {answer.on_job}"
-        remediation, _ = self._written(remediation, restart, words)
+        message = f"intends to act on job {restart.title}, which cannot go on after {answer.root.code}: {answer.on_job}"
+        remediation, _ = self._written(remediation, restart, message)
         return self._claimed(remediation, restart, control, answer, now)
 
     def _claimed(
@@ -163,12 +163,12 @@ class JobRestarts:
         return self._written(remediation, restart, f"job {restart.title}: signal {signal} sent")
 
     def _requeued(
-        self, remediation: Remediation, restart: JobRestart, control: JobControl, words: str, now: datetime
+        self, remediation: Remediation, restart: JobRestart, control: JobControl, message: str, now: datetime
     ) -> tuple[Remediation, str]:
         planned = restart
         restart = restart.at_stage(JobStage.REQUEUED, now)
         before = remediation
-        remediation, _ = self._written(remediation, restart, f"intends the {words}")
+        remediation, _ = self._written(remediation, restart, f"intends the {message}")
         if why := self._objection(remediation, now):
             return self._written(before, planned, why)
         try:
@@ -194,13 +194,13 @@ class JobRestarts:
         stopped = self._gates.stopped(remediation, view, now)
         return "" if stopped is None else f"the job waits: {stopped.message}"
 
-    def _written(self, remediation: Remediation, restart: JobRestart, words: str) -> tuple[Remediation, str]:
+    def _written(self, remediation: Remediation, restart: JobRestart, message: str) -> tuple[Remediation, str]:
         before = remediation.job
         remediation = replace(remediation, job=restart)
-        self._journal.write(remediation, words)
+        self._journal.write(remediation, message)
         if restart.is_over and restart.job and (before is None or not before.is_asked):
             self.outcomes[JobOutcome.LEFT] += 1
-        return remediation, words
+        return remediation, message
 
 
 def _is_out(remediation: Remediation) -> bool:

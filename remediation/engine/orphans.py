@@ -53,10 +53,10 @@ class OrphanDrains:
             return decision
         since = datetime.fromtimestamp(hold.stamp, UTC)
         late = now - since >= timedelta(seconds=self._dependencies.timeouts.overdue_s)
-        words = f'held since {since:%Y-%m-%d %H:%M} UTC by "{hold.text}", a drain of ours without a remediation'
+        message = f'held since {since:%Y-%m-%d %H:%M} UTC by "{hold.text}", a drain of ours without a remediation'
         return Decision(
             action=Action.PAGE if late else Action.HOLD,
-            reason=f"{words}; `healthd release` undoes it",
+            reason=f"{message}; `healthd release` undoes it",
             diagnosis=decision.diagnosis,
             refusal=Refusal.ORPHAN,
         )
@@ -183,5 +183,7 @@ class OrphanSlots:
         if remediation.attempts or remediation.command:
             return remediation
         returns = returns_of(shown.history, remediation.code, now)
-        words = many_returns(returns, remediation.code, self._dependencies.rules().bounds)
-        return replace(remediation, returns=returns, asks=Refused(kind=Refusal.LEMON, reason=words) if words else None)
+        message = many_returns(returns, remediation.code, self._dependencies.rules().bounds)
+        return replace(
+            remediation, returns=returns, asks=Refused(kind=Refusal.LEMON, reason=message) if message else None
+        )

@@ -239,9 +239,9 @@ class Repairs:
         remediation = result.remediation
         if not self._is_undecided(remediation):
             return result
-        at, words = self._repeated
+        at, message = self._repeated
         if now - max(remediation.since, at) < _REPEATS_AFTER:
-            return replace(result, message=f"{result.message}{words if at > remediation.since else ''}")
+            return replace(result, message=f"{result.message}{message if at > remediation.since else ''}")
         try:
             why = self._gates.is_over(remediation) or self._provisioner.stands_down()
             if not why and (against := self._still_allowed(remediation, remediation, now, "replacement")) is not None:
@@ -385,8 +385,8 @@ class Repairs:
                 or self._still_allowed(begun, remediation, now, act)
             )
         except BackendError as error:  # a remediation that stays as intended would not show that nothing was done
-            words = f"the last reading before it got no answer: {error}"
-            result = waits(self._not_begun(begun), act, Refused(kind=Refusal.UNREADABLE, reason=words))
+            message = f"the last reading before it got no answer: {error}"
+            result = waits(self._not_begun(begun), act, Refused(kind=Refusal.UNREADABLE, reason=message))
         if result is not None:
             self._unmark(begun, now)
         return result or begun
@@ -594,8 +594,8 @@ class Repairs:
         if isinstance(why, BackendBusy):
             return self._held_up(remediation, now, act, why)
         is_denied = isinstance(why, BackendDenied)
-        words = f"the {act} {'is not permitted' if is_denied else 'failed'}: {why}"
-        return self._came_to_nothing(replace(remediation, denied=is_denied), now, words)
+        message = f"the {act} {'is not permitted' if is_denied else 'failed'}: {why}"
+        return self._came_to_nothing(replace(remediation, denied=is_denied), now, message)
 
     def _taken_back(self, remediation: Remediation, now: datetime, act: str) -> StepResult | None:
         """The act is not needed any more, and its platform lets it be taken back in time; else None."""

@@ -653,14 +653,14 @@ class SlotGate:
         operator, the fleet is not read by each reconcile."""
         again, bounds = self._asked_for == remediation.id, self._rules().bounds
         view, fleet = self._cluster.around(max_age_s=_REPAIR_LOOKS_EVERY_S if again else None)
-        if words := many_at_once(
+        if message := many_at_once(
             remediation.code, self._began(remediation), view.name, elsewhere(view.name, fleet, now), bounds
         ):
-            return Refused(kind=Refusal.CORRELATED, reason=words)
-        words = held_back(
+            return Refused(kind=Refusal.CORRELATED, reason=message)
+        message = held_back(
             ACTS[remediation.step], remediation.code, view.name, records_of(fleet, now), now=now, bounds=bounds
         )
-        return Refused(kind=Refusal.HELD_BACK, reason=words) if words else None
+        return Refused(kind=Refusal.HELD_BACK, reason=message) if message else None
 
     def show(self, remediation: Remediation) -> str:
         """Show the finding of a remediation, or that a command began it: a daemon with an empty store must not end

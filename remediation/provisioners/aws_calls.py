@@ -100,7 +100,7 @@ def _call(cells: Mapping[str, str]) -> AwsCall:
         operation=filled(cells, "operation"),
         why=filled(cells, "why"),
         scope=IamScope[cells["limited_to"].upper()],
-        uses=frozenset(use for words in cells["used_by"].split() for use in _uses(words)),
+        uses=frozenset(use for pair in cells["used_by"].split() for use in _uses(pair)),
         acts={"asks": False, "acts": True, "acts, dry run": True, "acts, sends a file": True}[does],
         dry_run=does == "acts, dry run",
         sends_file=does == "acts, sends a file",
@@ -109,8 +109,8 @@ def _call(cells: Mapping[str, str]) -> AwsCall:
     )
 
 
-def _uses(words: str) -> Iterator[tuple[Platform | Feature, Caller]]:
+def _uses(pair: str) -> Iterator[tuple[Platform | Feature, Caller]]:
     """``ec2/node``, or ``ec2`` for every way."""
-    name, _, way = words.partition("/")
+    name, _, way = pair.partition("/")
     user = Feature(name) if name in list(Feature) else Platform(name)
     return ((user, each) for each in Caller if way in ("", each))

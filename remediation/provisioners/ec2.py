@@ -155,12 +155,12 @@ class Ec2Provisioner:
         except BackendRefused as error:
             match error:
                 case BackendDenied():
-                    words = "healthd may not start it: start it yourself"
+                    message = "healthd may not start it: start it yourself"
                 case BackendBusy():
-                    words = "it could not be started yet, healthd tries again"
+                    message = "it could not be started yet, healthd tries again"
                 case _:
-                    words = "EC2 refuses to start it, healthd tries again: remove the cause, or start it yourself"
-            raise BackendHalfDone(f"{instance} is stopped, and {words}: {error}") from error
+                    message = "EC2 refuses to start it, healthd tries again: remove the cause, or start it yourself"
+            raise BackendHalfDone(f"{instance} is stopped, and {message}: {error}") from error
         return f"EC2: {instance} is stopped, start requested"
 
     def _checks(self, instance: str) -> str:

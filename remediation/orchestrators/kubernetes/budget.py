@@ -218,8 +218,8 @@ def claimed(budget: Budget, node: str, index: int, now: datetime) -> dict[str, s
     if holder := next((claim.node for claim in budget.claims.values() if claim.index == index), ""):
         raise SlotTaken(f"{where} is held by {holder}")
     if budget.room(node) < 1:
-        words = f"{len(budget.claims)} claims and {len(budget.out)} other nodes out, limit {budget.limit}"
-        raise SlotTaken(f"{where}: the budget is full: {words}")
+        message = f"{len(budget.claims)} claims and {len(budget.out)} other nodes out, limit {budget.limit}"
+        raise SlotTaken(f"{where}: the budget is full: {message}")
     return {key_of(node): _text(Claim(node=node, index=index, at=rfc3339(now)))}
 
 

@@ -141,8 +141,8 @@ def _message(found: Sequence[Diagnosis]) -> str:
     return _told("; ".join(sorted({f"{each.code} on {each.component}: {each.remedy}" for each in found})))
 
 
-def _told(words: str) -> str:
-    return one_line(words, _MESSAGE_CHARACTERS)
+def _told(message: str) -> str:
+    return one_line(message, _MESSAGE_CHARACTERS)
 
 
 # -- when it is written -----------------------------------------------------------------------------------------------

@@ -107,11 +107,11 @@ class KubePlugins:
                 continue
             known = self._done.get(name)
             try:
-                words = known[1] if known and known[0] == asked.reset else self._restarted(nodes[name], asked)
+                message = known[1] if known and known[0] == asked.reset else self._restarted(nodes[name], asked)
             except BackendError as error:
-                words = f"not restarted: {error}"
-            if words:
-                answer[name] = f"device plugin, after reset {asked.reset}: {words}"
+                message = f"not restarted: {error}"
+            if message:
+                answer[name] = f"device plugin, after reset {asked.reset}: {message}"
         return answer
 
     def _is_due(self, asked: Asked) -> bool:
@@ -160,9 +160,9 @@ class KubePlugins:
                 case BackendBusy():
                     return f"not restarted yet: {error}"
             return f"{plugin.name} is gone already"
-        words = f"{plugin.name} was evicted for its restart"
-        self._done[name] = (asked.reset, words)
-        return words
+        message = f"{plugin.name} was evicted for its restart"
+        self._done[name] = (asked.reset, message)
+        return message
 
     def _too_many(self, name: str) -> str:
         now_s = self._monotonic_s()

@@ -83,8 +83,8 @@ def fault_of(held: OwnershipAnnotation) -> NodeFault:
     """The fault that a hold names. Its hold alone does not show whether a fault is contained: one that may be ends no
     process."""
     code, component, _ = parse_reason(held.text) or ("", "", "")
-    words = f"{code} on {component}" if code else held.text
-    return NodeFault(text=words, ends_process=ends_process(code, None))
+    message = f"{code} on {component}" if code else held.text
+    return NodeFault(text=message, ends_process=ends_process(code, None))
 
 
 class KubeDrain:

@@ -99,12 +99,12 @@ class KubeDrainEvents:
         fell = f"failed on {drain.node}, which has {fault}, before healthd evicted it: its owner counts the failure"
         told = self._told_of(drain)
         try:
-            for pod, words in (*((pod, went) for pod in evicted), *((pod, fell) for pod in died)):
+            for pod, message in (*((pod, went) for pod in evicted), *((pod, fell) for pod in died)):
                 meta = pod.metadata
                 if (NODE_FAULT, meta.uid) in told:
                     continue
                 about = f"{drain.record.hold} {meta.uid}"
-                news = ClusterEvent(reason=NODE_FAULT, action="Drain", about=about, note=words)
+                news = ClusterEvent(reason=NODE_FAULT, action="Drain", about=about, note=message)
                 with contextlib.suppress(Conflict, Missing, Ending):  # as below
                     self._telling.of_pod(news, namespace=meta.namespace, name=meta.name, uid=meta.uid)
                 told.add((NODE_FAULT, meta.uid))

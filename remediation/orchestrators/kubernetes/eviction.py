@@ -364,9 +364,9 @@ def told(plans: Iterable[Plan]) -> str:
     that came back it names the source, so that the sentence stays the same when they come again."""
     everyone = tuple(plans)
     left = [plan for plan in everyone if plan.state not in (PodState.STAYS, PodState.CAME)]
-    words = ", ".join(f"{plan.pod.name} ({plan.state}: {plan.why})" for plan in left[:5])
+    message = ", ".join(f"{plan.pod.name} ({plan.state}: {plan.why})" for plan in left[:5])
     more = f" and {len(left) - 5} more" if len(left) > 5 else ""
-    messages = [f"{len(left)} pods are left: {words}{more}"] if left else []
+    messages = [f"{len(left)} pods are left: {message}{more}"] if left else []
     if sources := sorted({plan.pod.source for plan in everyone if plan.state is PodState.CAME}):
         more = f" and {len(sources) - 5} more" if len(sources) > 5 else ""
         messages.append(f"left alone, {CAME_BACK}: {', '.join(sources[:5])}{more}")

@@ -118,8 +118,8 @@ def _exchange(connection: socket.socket, path: str, until_s: float) -> bytes:
 def _message(path: str, body: bytes, trailers: dict[str, str]) -> bytes:
     """The message of a unary call: one frame of five bytes and so many more, and status 0 in the trailers."""
     if trailers["grpc-status"] != "0":
-        words = f"gRPC status {trailers['grpc-status'] or 'missing'} {trailers['grpc-message']}".rstrip()
-        raise BackendUnknown(f"{path}: the kubelet did not list its pods: {words}")
+        message = f"gRPC status {trailers['grpc-status'] or 'missing'} {trailers['grpc-message']}".rstrip()
+        raise BackendUnknown(f"{path}: the kubelet did not list its pods: {message}")
     if len(body) < 5 or body[0] != 0 or int.from_bytes(body[1:5]) != len(body) - 5:
         raise BackendUnknown(f"{path}: the kubelet's answer of {len(body)} bytes is not one whole message")
     return body[5:]
