@@ -138,6 +138,48 @@ def test_a_node_whose_slot_is_gone_reads_the_fleet_ever_more_rarely(tmp_path: Pa
     assert world.run_to_end().ending() == WELL
 
 
+def held_back(world: World, reason: str) -> World:
+    """A replacement that waits: too many were made within the hour, or the platform has no time, or acts already."""
+
+    def has_no_time() -> None:
+        raise BackendBusy("InsufficientInstanceCapacity")
+
+    match reason:
+        case "too many":
+            world.rules = replace(world.rules, replacements_per_hour=0)
+        case "no time":
+            world.provisioner._replaces = has_no_time
+        case _:
+            world.provisioner.others = "the platform replaces it already"
+    return world.at(10, lambda: world.log_line(WORN_OUT)).run(20)
+
+
+@pytest.mark.parametrize("reason", ["too many", "no time", "acts already"])
+def test_a_replacement_that_is_held_back_asks_twice_a_minute(tmp_path: Path, reason: str) -> None:
+    """For hours: neither the fleet, nor the platform, nor the handoff record, nor the audit trail bears every call."""
+    world = held_back(World(tmp_path, mode=Mode.REPAIR, can_replace=True), reason)
+    before, lines = len(world.wire.passed), len(world.audit("step"))
+    asked = world.provisioner.replacements
+    minutes = 10
+    world.run(round(minutes * 60 / STEP_S))
+    passed = world.wire.passed[before:]
+    assert passed.count("before snapshot") <= 6 * minutes
+    assert passed.count("before write_record") <= 4 * minutes
+    assert world.provisioner.replacements - asked <= 2 * minutes
+    assert len(world.audit("step")) - lines <= 4 * minutes
+    assert world.message[-1].startswith("replacement waits: ")
+
+
+@pytest.mark.parametrize("reason", ["too many", "no time", "acts already"])
+def test_an_operator_ends_a_replacement_that_is_held_back(tmp_path: Path, reason: str) -> None:
+    """By undoing the drain: the fault is acknowledged, and the slot given back."""
+    world = held_back(World(tmp_path, mode=Mode.REPAIR, can_replace=True), reason)
+    world.cluster.update(NODE, "resume")
+    world.run(3)
+    assert world.ending().ends == ("acknowledged",)
+    assert (world.orchestrator.view().in_service, world.cluster.slots) == (True, {})
+
+
 def test_a_reset_waits_for_what_is_still_ending(tmp_path: Path) -> None:
     """What was asked to end lets go after a minute: one attempt, one reset, and all of it runs again."""
     world = World(tmp_path, mode=Mode.REPAIR, can_reset=True)
