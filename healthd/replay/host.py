@@ -89,7 +89,9 @@ class PastHost:
             self.go_on(now)
 
     def absorb(self, outcome: Outcome) -> None:
-        """Fold in the outcome of a check run from an event store."""
+        """Fold in the outcome of a check run from an event store, which names no boot."""
+        if not self._boots:
+            self._enter(outcome.at)
         self._account.changes(self.monitor.absorb(outcome), outcome.at)
         self.go_on(self._world.clock.come_to(outcome.at))
 
