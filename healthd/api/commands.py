@@ -87,8 +87,9 @@ def command_answer(agent: Agent, options: Namespace, *, who: str) -> Reply:
             return _as_json(agent, command, done, dry_run=True)
         lines = [f"would {command.verb}: {done.message}", *(f"  {line}" for line in done.lines)]
         if not done.lines:
-            lines = [done.message]
-        against = "" if done.done else f"{name}: would be refused: {done.refusal}\n"
+            lines = [done.message] if done.done else []
+        why = done.refusal if done.lines else printable(names.plain(done.message))
+        against = "" if done.done else f"{name}: would be refused: {why}\n"
         out = "".join(f"{printable(names.plain(line))}\n" for line in lines)
         return Reply(code=0, out=out) if done.done else Reply(code=ExitCode.NOT_OK, out=out, err=against)
     done = agent.engine.execute(command, now)

@@ -210,6 +210,10 @@ def test_a_refusal_is_in_status_log_metrics_and_audit(ordered: RunningNode) -> N
     dry = ask(ordered, "repair", "--step", "replace", "--reason", "new one", "--dry-run", "--json")
     rehearsed = json.loads(dry.stdout)
     assert (dry.returncode, rehearsed["command"], rehearsed["dry_run"], rehearsed["done"]) == (1, "repair", True, False)
+    nothing = ask(ordered, "undo", "abcd", "--reason", "new one", "--dry-run")
+    words = "no remediation 'abcd': none is open here; see `healthd status`"
+    assert (nothing.returncode, nothing.stdout) == (1, "")
+    assert nothing.stderr == f"healthd undo: would be refused: {words}\n"
     unasked = ask(ordered, "repair", "--step", "replace", "--reason", "new one", "--json")
     assert (unasked.returncode, json.loads(unasked.stdout)) == (1, rehearsed)
 
