@@ -57,19 +57,19 @@ class PastFleet:
             if line.host not in self._hosts:
                 self._new(line.host)
             return
-        batches = self._batches
-        while batches and batches[0].batch.until < line.time:
-            self._judge(batches.popleft())
+        self._judge_until(line.time)
         host = self._hosts.get(line.host) or self._new(line.host)
         if host.batch.is_over(line):
             self._judge(host)
         if not host.batch.records:
-            batches.append(host)
+            self._batches.append(host)
         host.batch.add(line)
 
     def absorb(self, name: str, outcome: Outcome) -> None:
-        """Fold in the outcome of a check run from an event store."""
+        """Fold in the outcome of a check run from an event store, after the lines before it."""
+        self._judge_until(outcome.at)
         host = self._hosts.get(name) or self._new(name)
+        self._judge(host)
         self._run_until(outcome.at)
         host.absorb(outcome)
         self._plan(host)
@@ -91,6 +91,11 @@ class PastFleet:
         return tuple(host.story(self._clock.now()) for _, host in sorted(self._hosts.items()))
 
     # -----------------------------------------------------------------------------------------------------------------
+
+    def _judge_until(self, at: datetime) -> None:
+        """Judge the batches that are over by then."""
+        while self._batches and self._batches[0].batch.until < at:
+            self._judge(self._batches.popleft())
 
     def _judge(self, host: PastHost) -> None:
         if records := host.batch.taken():

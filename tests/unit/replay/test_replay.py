@@ -304,6 +304,20 @@ def test_an_event_stores_kernel_lines_are_judged_anew(tmp_path: Path) -> None:
     assert [each.code for each in findings_in(path, config())] == ["gpu.xid.79"]
 
 
+def test_a_boot_before_the_fault_does_not_end_it(tmp_path: Path) -> None:
+    """The lines of a log that stand before an event of the node's store are judged before it, whatever comes later."""
+    found = finding("gpu.xid.79", evidence={"line": FELL_OFF}, time=after(0))
+    store = stored(tmp_path, looked(found, check="kernel.xid", seconds=0))
+    log = tmp_path / "syslog"
+    rows = ((-600, BOOT), (300, JOBS))
+    log.write_text("".join(f"{(after(s)).isoformat()} n7 kernel: {words}\n" for s, words in rows))
+    story = only(tried(log, store))
+    (outage,) = story.outages
+    assert outage.remedies == (Remedy.REBOOT_NODE,)
+    (ended,) = (each.at for each in story.happenings if (each.kind, each.text) == ("ended", "rebooted"))
+    assert ended > after(HOUR)
+
+
 def test_events_of_no_check_are_counted(tmp_path: Path) -> None:
     """A code that no check finds any more is told as unread, and the rest is replayed."""
     path = stored(tmp_path, looked(finding("gpu.gone.for_good", time=after(0)), check="gpu.remap"))
