@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
+import yaml
 
 from healthd.core.check import discover
 from healthd.core.model import Action, Mode, Refusal, Status, Step, Verdict
@@ -33,6 +34,16 @@ def test_every_metric_that_is_asked_for_exists(name: str) -> None:
     known = {re.sub(r"_(sum|count)$", "", each) for each in named if not NOT_ON_THE_SIMULATED_NODE.match(each)}
     assert len(named) > 8
     assert {each for each in known if f"| `{each}` |" not in page} == set()
+
+
+def test_what_a_fleet_keeps_for_its_alerts_is_all_that_they_read() -> None:
+    """The expression of docs/how-to/prometheus.md: an alert whose metric is dropped never fires, in silence."""
+    page = (ROOT / "docs/how-to/prometheus.md").read_text(encoding="utf-8")
+    (kept,) = re.findall(r"only wants alerts keeps, with an action `keep`,\n`(\S+)`", page)
+    groups = yaml.safe_load((ROOT / "packaging/prometheus/rules.yaml").read_text(encoding="utf-8"))["groups"]
+    alerts = {rule["alert"]: rule["expr"] for group in groups for rule in group["rules"] if "alert" in rule}
+    read = {each for expression in alerts.values() for each in re.findall(r"\bhealthd_\w+", expression)}
+    assert {each for each in read if not re.fullmatch(kept, each)} == set()
 
 
 def test_no_metric_has_a_label_that_prometheus_sets_itself() -> None:
