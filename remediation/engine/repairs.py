@@ -625,10 +625,21 @@ class Repairs:
 
     def _taken_back(self, remediation: Remediation, now: datetime, act: str) -> StepResult | None:
         """The act is not needed any more, and its platform lets it be taken back in time; else None."""
-        if not (over := self._gates.is_over(remediation)) or not self._provisioner.take_back(carried_out=False):
+        over = self._gates.is_over(remediation) or self._undone(remediation, now)
+        if not over or not self._provisioner.take_back(carried_out=False):
             return None
         message = f"the {act} was taken back before it began: {over}"
         return StepResult(remediation=at_next(self._not_begun(remediation), now), message=message, go_on=True)
+
+    def _undone(self, remediation: Remediation, now: datetime) -> str:
+        """What became of the node that is not ours any more, while no controller has begun what was asked of it; or
+        "". Afterwards the act may have taken our drain away, and what was asked for must not meet a job."""
+        record = self._record()
+        if record is None or record.remediation_id != remediation.id or is_begun(record):
+            return ""
+        planned = replace(remediation, phase=Phase.PLANNED)
+        result = self._gates.watched(planned, self._orchestrator.view(jobs=True), now)
+        return result.message if result is not None and result.remediation.end is not None else ""
 
     def _came_to_nothing(self, remediation: Remediation, now: datetime, why: str) -> StepResult:
         """The act that was awaited failed, or took too long. A request that the node itself withdrew, or that no

@@ -13,7 +13,7 @@ from healthd.remediation.decide.ledger import repairs_of
 from healthd.remediation.provisioners.delegated import DelegatedProvisioner
 from healthd.remediation.records.handoff import HandoffRecord, PastAct, RequestAnswer, parse
 from tests.support.engine_replay import when
-from tests.support.engine_rig import WORN_OUT, XID_79, Trouble, World
+from tests.support.engine_rig import NODE, WORN_OUT, XID_79, Trouble, World
 from tests.support.engine_wire import kill
 
 LINK = Trouble(code="efa.missing", remedy=Remedy.REBOOT_NODE, clears_by=None)
@@ -98,6 +98,24 @@ def test_what_waits_at_the_controller_is_withdrawn_when_its_fault_ends(
     assert world.run_to_end().ending().in_service
     assert world.clock() < since_s + 300
     assert (repairs_of(world.store.remediations()), acts(world)) == ((), [PastAct.RETURN])
+
+
+@pytest.mark.parametrize("answer", [None, RequestAnswer.WAITS])
+@pytest.mark.parametrize("remedy", [Remedy.REBOOT_NODE, Remedy.REPLACE_NODE])
+@pytest.mark.parametrize(("word", "text", "end"), [("resume", "", "acknowledged"), ("drain", "mine now", "lost")])
+def test_an_operator_ends_a_request_that_no_controller_has_begun(
+    *, word: str, text: str, end: str, remedy: Remedy, answer: RequestAnswer | None, tmp_path: Path
+) -> None:
+    """By undoing the drain, or by another: the request is withdrawn, and the slot given back within minutes."""
+    world = asking(tmp_path)
+    world.at(10, lambda: world.levels.add(replace(LINK, remedy=remedy))).at(
+        90, lambda: answers(world, remedy, answer)
+    ).run(60)
+    world.cluster.update(NODE, word, text)
+    world.run(20)
+    assert (world.ending().ends, world.cluster.slots) == ((end,), {})
+    assert not (parse(world.orchestrator.read_record()) or HandoffRecord()).asks
+    assert acts(world) == []
 
 
 def answers(world: World, remedy: Remedy, answer: RequestAnswer | None) -> None:
