@@ -19,7 +19,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import IO, Any
 from uuid import UUID
 
@@ -163,15 +163,21 @@ def read_journal(wanted: WantedLines, *, cursor: str = "", options: Sequence[str
 
 
 def read_past_kernel(since: datetime, boot_id: str, *, most: int = _PAST_LINES) -> JournalBatch:
-    """The kernel's lines after ``since`` and before this boot, as far as the journal kept them. Raises SourceError.
+    """The kernel's lines of before this boot that the journal took in after ``since``, as far as it kept them. Raises
+    SourceError. Their own times do not tell: the clock of the kernel log loses or gains seconds in weeks.
 
     The newest lines come first, since they show the end, and ``most`` of them with this boot's own: of a storm the end
     is judged, and the batch says that it is ``cut``.
     """
     asked = [f"--output-fields={_KERNEL_FIELDS}", "_TRANSPORT=kernel", f"--since=@{since.timestamp():.6f}"]
     lines, cut = _asked([*asked, "--reverse", f"--lines={most}"], _NO_TOOL_FOR_THE_PAST)
-    records = (kernel_record_of(_parsed(line)) for line in reversed(lines))
-    past = [record for record in records if record is not None and record.time > since and record.boot_id != boot_id]
+    entries = (_parsed(line) for line in reversed(lines))
+    records = ((kernel_record_of(fields), fields) for fields in entries)
+    past = [
+        record
+        for record, fields in records
+        if record is not None and record.boot_id != boot_id and _taken_at(fields) > since
+    ]
     return JournalBatch(records=tuple(past), cut=cut or len(lines) >= most)
 
 
@@ -201,17 +207,21 @@ def kernel_record_of(fields: Mapping[str, Any]) -> KernelRecord | None:
     if fields.get("_TRANSPORT") != "kernel" or fields.get("SYSLOG_FACILITY", "0") != "0":
         return None
     try:
-        realtime_us, taken_us = (int(fields[f"__{name}_TIMESTAMP"]) for name in ("REALTIME", "MONOTONIC"))
+        taken_us = int(fields["__MONOTONIC_TIMESTAMP"])
         source_us = int(fields.get("_SOURCE_MONOTONIC_TIMESTAMP", taken_us))
         return KernelRecord(
             boot_id=str(UUID(str(fields["_BOOT_ID"]))),
             sequence=source_us,
-            time=datetime.fromtimestamp((realtime_us - taken_us + source_us) / 1e6, UTC),
+            time=_taken_at(fields) + timedelta(microseconds=source_us - taken_us),
             text=_text(fields.get("MESSAGE")),
             level=int(fields.get("PRIORITY", 6)),
         )
     except (KeyError, ValueError, TypeError, OverflowError, OSError):  # the last two: a time beyond what there is
         return None
+
+
+def _taken_at(fields: Mapping[str, Any]) -> datetime:
+    return datetime.fromtimestamp(int(fields["__REALTIME_TIMESTAMP"]) / 1e6, UTC)
 
 
 def record_of(fields: Mapping[str, Any], units: Iterable[str] = ()) -> KernelRecord | None:

@@ -250,6 +250,27 @@ def test_of_a_storm_before_the_boot_the_end_is_read(as_kernel: Journal) -> None:
     assert (this_boot.records, this_boot.cut) == ((), True)
 
 
+def test_the_drift_of_the_kernels_clock_loses_no_last_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After weeks the kernel's own times are seconds behind the clock, as NTP does not correct sched_clock: a line that
+    came in after all that was judged is new, though by its own time it is older."""
+    since = datetime(2026, 11, 21, 5, 38, 4, tzinfo=UTC)
+    entry = {
+        "__REALTIME_TIMESTAMP": "1795239486000000",
+        "__MONOTONIC_TIMESTAMP": "2592000000000",
+        "_SOURCE_MONOTONIC_TIMESTAMP": "2591990000000",
+        "_BOOT_ID": OTHER_BOOT.replace("2", "3").replace("-", ""),
+        "_TRANSPORT": "kernel",
+        "SYSLOG_FACILITY": "0",
+        "MESSAGE": "NVRM: GPU 0000:05:00.0: GPU has fallen off the bus.",
+    }
+    tool = tmp_path / "journalctl"
+    tool.write_text(f"#!/bin/sh\ncat <<'.'\n{json.dumps(entry)}\n.\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    (record,) = read_past_kernel(since, OTHER_BOOT).records
+    assert record.time < since
+
+
 def test_without_journalctl_there_are_no_last_words(monkeypatch: pytest.MonkeyPatch) -> None:
     """And it is said what to install."""
     monkeypatch.setattr("healthd.sources.command.SEARCH_DIRS", ())
