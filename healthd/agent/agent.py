@@ -464,7 +464,7 @@ def catch_up_kernel_log(agent: Agent) -> None:
     while not caught_up and not log.state().error and time.monotonic() < until:
         batch = log.read_batch(0.0)
         cursor = (batch.cursor.boot_id, batch.cursor.sequence) if batch.cursor else None
-        agent.checkup.judge_kernel(batch.records, cursor, until=batch.until)
+        agent.checkup.judge_kernel(batch.records, cursor, until=batch.until, unread=log.state().error)
         caught_up = batch.caught_up
     read = log.state()
     if not caught_up and not read.error:

@@ -341,7 +341,8 @@ class Daemon:
         while not self._stop.is_set():
             batch = self._kernel_log.read_batch(timeout_s)
             cursor = (batch.cursor.boot_id, batch.cursor.sequence) if batch.cursor else None
-            self.agent.checkup.judge_kernel(batch.records, cursor, until=batch.until)
+            unread = self._kernel_log.state().error
+            self.agent.checkup.judge_kernel(batch.records, cursor, until=batch.until, unread=unread)
             self._drills.saw(batch.drilled)
             if batch.records:
                 self._log.debug("kernel.records", count=len(batch.records), last=batch.records[-1].text)

@@ -229,15 +229,19 @@ class Checkup:
         cursor: tuple[str, int] | None,
         *,
         until: datetime | None = None,
+        unread: str = "",
         past: bool = False,
     ) -> None:
         """Run the kernel checks on one batch, and fold their outcomes in together with the cursor. ``until``: every
-        record of before then was judged, with these. ``past``: the batch is of an earlier boot, and shows nothing about
-        the running driver. An empty batch of a log that cannot be read is no run that found nothing."""
+        record of before then was judged, with these. ``unread``: why the log cannot be read; an empty batch of it is no
+        run that found nothing. ``past``: the batch is of an earlier boot, and shows nothing about the running driver.
+        """
         outcomes, events = list[Outcome](), list[Event]()
-        names, unread = self._kernel_checks(), "" if records else self.machine.kernel_log.error
-        judged_now = (self._unknown(name, unread) for name in names) if unread else self._outcomes_of(names, records)
-        for found in judged_now:
+        names, is_unread = self._kernel_checks(), bool(unread) and not records
+        outcomes_now = (
+            (self._unknown(name, unread) for name in names) if is_unread else self._outcomes_of(names, records)
+        )
+        for found in outcomes_now:
             outcome, own = self.own_resets.without(found)
             outcomes.append(outcome)
             if own:

@@ -111,3 +111,17 @@ def test_without_a_thread_the_caller_gets_the_error(agent: Agent, monkeypatch: p
     with pytest.raises(RuntimeError, match="can't start new thread"):
         checkup.report(NAMES, deadline_s=limit_s(30.0))
     checkup.close()
+
+
+def test_a_command_reads_a_kernel_log_that_holds_no_record(tmp_path: Path) -> None:
+    """Its kernel checks are ok."""
+    machine = SimulatedMachine(tmp_path / "machine")
+    machine.kmsg.write_text("")
+    settings = {name: check.settings for name, check in discover().items()}
+    made = reading_agent(load(machine.config, checks=settings, environ={}).config)
+    try:
+        assert (
+            made.checkup.report(["kernel.xid"], deadline_s=limit_s(30.0)).checks[0].outcome.result.status is Status.OK
+        )
+    finally:
+        made.close()

@@ -13,7 +13,7 @@ from healthd.agent.agent import reading_agent
 from healthd.config.load import load
 from healthd.core.check import discover, judged, ok, unknown
 from healthd.core.model import ClearsBy, Outcome, Reading, Result, Status
-from healthd.core.node import KernelLogState, Node, ProbeState
+from healthd.core.node import Node, ProbeState
 from healthd.observe.checkup import Checkup
 from healthd.sim.machine import SimulatedMachine
 from healthd.state.monitor import Monitor
@@ -102,13 +102,12 @@ def test_a_line_that_a_check_fails_on_takes_no_other_with_it(checkup: Checkup) -
 
 def test_a_log_that_cannot_be_read_is_no_run_without_findings(checkup: Checkup) -> None:
     """The kernel checks are unknown then, in their counts too; what was read before that is judged."""
-    unread = KernelLogState(source="/dev/kmsg", alive=True, error="/dev/kmsg: Input/output error")
-    checkup.machine.kernel_log_state = lambda: unread
-    checkup.judge_kernel((), None)
-    assert checkup.monitor.outcomes()["kernel.xid"].result == unknown(unread.error)
+    unread = "/dev/kmsg: Input/output error"
+    checkup.judge_kernel((), None, unread=unread)
+    assert checkup.monitor.outcomes()["kernel.xid"].result == unknown(unread)
     counted = checkup.monitor.stats.runs["kernel.xid"]
     assert (counted.total, counted.unknown, counted.told) == (1, 1, None)
-    checkup.judge_kernel(kernel_says("a.line"), ("boot", 1))
+    checkup.judge_kernel(kernel_says("a.line"), ("boot", 1), unread=unread)
     assert open_codes(checkup) == {"a.line"}
 
 
