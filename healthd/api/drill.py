@@ -40,14 +40,17 @@ def drill_answer(agent: Agent, options: Namespace, tick: Callable[[str], None], 
     if options.notify and notifier is None:
         raise UsageError("healthd drill: --notify has no receiver; configure one in [notify]")
     report = agent.drills.run(request, tick)
-    told: Mapping[str, str] = {}
+    delivered: Mapping[str, str] = {}
     if notifier is not None and report.ended is not Ended.REFUSED:
         tick(f"{TITLE}: sending a message")
-        told = notifier.drill(_message(report), datetime.now(UTC))
-    data = {**as_data(report), "messages": [{"to": to, "delivered": not why, "why": why} for to, why in told.items()]}
-    shown = as_text(report, agent.monitor.device_names()) + _told_text(told)
+        delivered = notifier.drill(_message(report), datetime.now(UTC))
+    data = {
+        **as_data(report),
+        "messages": [{"to": to, "delivered": not why, "why": why} for to, why in delivered.items()],
+    }
+    shown = as_text(report, agent.monitor.device_names()) + _delivered_text(delivered)
     text = json.dumps(data, indent=2, default=str) + "\n" if options.json else shown
-    return Reply(code=EXIT_CODE[report.ended] or int(any(told.values())), out=text)
+    return Reply(code=EXIT_CODE[report.ended] or int(any(delivered.values())), out=text)
 
 
 def as_data(report: DrillReport) -> dict[str, Any]:
@@ -104,8 +107,8 @@ def _message(report: DrillReport) -> str:
     return f"{TITLE} {report.id}, no real fault and no action: {report.what}; {report.ended}, {here}"
 
 
-def _told_text(told: Mapping[str, str]) -> str:
-    return "".join(printable(f"message  {to}: {why or 'delivered'}") + "\n" for to, why in told.items())
+def _delivered_text(delivered: Mapping[str, str]) -> str:
+    return "".join(printable(f"message  {to}: {why or 'delivered'}") + "\n" for to, why in delivered.items())
 
 
 def _lines(report: DrillReport) -> Iterator[str]:

@@ -63,8 +63,8 @@ class NodeInventory:
             if answer.uuid:
                 serial = answer.values.get(_SERIAL)
                 before = known.get(answer.uuid, {}).get("serial", "")
-                told = serial if isinstance(serial, str) else before
-                known[answer.uuid] = {"uuid": answer.uuid, "index": str(answer.index), "serial": told}
+                reported = serial if isinstance(serial, str) else before
+                known[answer.uuid] = {"uuid": answer.uuid, "index": str(answer.index), "serial": reported}
         return list(known.values())
 
     def _answers(self) -> tuple[GpuAnswer, ...]:

@@ -121,8 +121,8 @@ class MetricsPage(Bounded):
                 read_at = outcome.read_at or now
                 kept.add_metric([name], max(0.0, (now - read_at).total_seconds()))
             if not self._agent.checkup.is_optional(name):
-                told = (now - counted.told).total_seconds() if counted and counted.told else None
-                success.add_metric([name], time.monotonic() - self._began_s if told is None else max(0.0, told))
+                reported = (now - counted.told).total_seconds() if counted and counted.told else None
+                success.add_metric([name], time.monotonic() - self._began_s if reported is None else max(0.0, reported))
                 interval.add_metric([name], self._agent.checkup.interval_s(name))
             ran.add_metric([name], counted.total if counted else 0, counted.took_s if counted else 0.0)
             unknown.add_metric([name], counted.unknown if counted else 0)

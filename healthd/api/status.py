@@ -210,10 +210,10 @@ def _timeline(events: Sequence[Event], names: DeviceNames) -> list[dict[str, str
     found: list[dict[str, str]] = []
     for kind, group in groupby(events, key=lambda event: event.kind):
         alike = list(group)
-        told = [(each.text, max(each.members)) for each in folded_texts(names.plain(event.text) for event in alike)]
+        reported = [(each.text, max(each.members)) for each in folded_texts(names.plain(event.text) for event in alike)]
         found += [
             {"at": alike[last].at.isoformat(), "kind": kind, "text": text}
-            for text, last in sorted(told, key=lambda each: each[1])
+            for text, last in sorted(reported, key=lambda each: each[1])
         ]
     return found
 

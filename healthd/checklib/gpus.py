@@ -295,9 +295,9 @@ def withheld(gpus: Sequence[GpuValues], questions: Collection[str]) -> Iterator[
     Such a GPU is in trouble (while errors are being handled counters go missing) or is set up in another way:
     undecided. With MIG on it is the rule.
     """
-    told = {question for gpu in gpus for question in gpu.values if question in questions}
+    reported = {question for gpu in gpus for question in gpu.values if question in questions}
     for gpu in gpus:
-        if not in_mig(gpu) and (missing := sorted(gpu.unsupported & told)):
+        if not in_mig(gpu) and (missing := sorted(gpu.unsupported & reported)):
             yield f"{gpu.gpu}: {', '.join(missing)} is not supported, but its siblings answer it"
 
 

@@ -88,17 +88,17 @@ def _missing(gpu: GpuValues, counters: Sequence[str], links: Sequence[int]) -> I
 
 def counted(gpu: GpuValues, links: Sequence[int], epoch: str) -> Iterator[Reading]:
     """The readings that were reported. A sum of some links only is none: it would jump when the others answer again."""
-    told = []
+    reported = []
     for kind, name in _OF_HOPPER.items():
         asked = [_counter(link, kind) for link in links]
         if all(each in gpu.values for each in asked):
-            told.append((gpu.gpu, name, sum(gpu.values[each] for each in asked)))
+            reported.append((gpu.gpu, name, sum(gpu.values[each] for each in asked)))
     moved = [(field_key(field, ALL_LINKS), name) for field, name in TRAFFIC.items()]
-    told += [(gpu.gpu, name, gpu.values[key] * _KIB) for key, name in moved if key in gpu.values]
+    reported += [(gpu.gpu, name, gpu.values[key] * _KIB) for key, name in moved if key in gpu.values]
     keys = [(gpu.gpu, field_key(field), name) for field, name in OF_A_GPU.items()]
     keys += _of_links(gpu, links)
-    told += [(part, name, gpu.values[key]) for part, key, name in keys if key in gpu.values]
-    for part, name, value in told:
+    reported += [(part, name, gpu.values[key]) for part, key, name in keys if key in gpu.values]
+    for part, name, value in reported:
         yield Reading(component=part, name=name, value=value, kind=ReadingKind.COUNTER, epoch=epoch)
 
 

@@ -22,8 +22,8 @@ _SOURCE = (
 def recovered(gpus: Iterable[GpuValues], links: Sequence[int]) -> tuple[dict[Component, int], list[Component]]:
     """How often each link was recovered since the driver was loaded, and the links that do not report it."""
     counts = dict(each for gpu in gpus for each in recoveries_of(gpu, links))
-    told = {part: count for part, count in counts.items() if count is not None}
-    return told, [part for part in counts if part not in told]
+    reported = {part: count for part, count in counts.items() if count is not None}
+    return reported, [part for part in counts if part not in reported]
 
 
 def outliers(counts: Mapping[Component, int]) -> Iterator[tuple[Component, str, dict[str, Any]]]:

@@ -14,7 +14,7 @@ from healthd.cli.watch import watched
 from healthd.config.load import load
 from healthd.config.schema.config import Config
 from healthd.core.errors import ConfigError, SourceError, SourceTimeout
-from healthd.setup.doctor import DoctorResult, LookResult, as_json, as_text, exit_code
+from healthd.setup.doctor import DoctorResult, DoctorStatus, as_json, as_text, exit_code
 from healthd.setup.forked_calls import answer_apart, ask_apart
 from healthd.setup.kubernetes_probes import cluster_probes
 from healthd.setup.machine_probes import machine_probes
@@ -39,23 +39,25 @@ def _answer(options: Namespace) -> Reply:
         config, first = _configuration(options)
     except ConfigError as error:
         fix = "`healthd config validate` marks the mistakes; `healthd init --print` prints a valid one"
-        lines = [DoctorResult(about="configuration", told=LookResult.MISSING, why="; ".join(error.problems), fix=fix)]
+        lines = [
+            DoctorResult(about="configuration", status=DoctorStatus.MISSING, why="; ".join(error.problems), fix=fix)
+        ]
     else:
         socket = options.socket or os.environ.get("HEALTHD_SOCKET") or config.daemon.socket
         here = {} if options.cluster else machine_probes(config, socket)
         afar = cluster_probes(config, os.environ) if options.cluster else remote_probes(config, os.environ)
-        told = ask_apart(here, list[DoctorResult], deadline_s=HERE_S)
-        told |= ask_apart(afar, list[DoctorResult], deadline_s=REMOTE_S)
-        lines = [*first, *(line for name, each in told.items() for line in _lines(name, each))]
+        answers = ask_apart(here, list[DoctorResult], deadline_s=HERE_S)
+        answers |= ask_apart(afar, list[DoctorResult], deadline_s=REMOTE_S)
+        lines = [*first, *(line for name, each in answers.items() for line in _lines(name, each))]
     out = as_json(lines) if options.json else as_text(lines, colour=options.colour)
     return Reply(code=exit_code(lines), out=out)
 
 
-def _lines(name: str, told: list[DoctorResult] | SourceError) -> Iterable[DoctorResult]:
-    if not isinstance(told, SourceError):
-        return told
-    fix = _HANGS if isinstance(told, SourceTimeout) else _UNREADABLE
-    return [DoctorResult(about=name, told=LookResult.NOT_REPORTED, why=str(told), fix=fix)]
+def _lines(name: str, answer: list[DoctorResult] | SourceError) -> Iterable[DoctorResult]:
+    if not isinstance(answer, SourceError):
+        return answer
+    fix = _HANGS if isinstance(answer, SourceTimeout) else _UNREADABLE
+    return [DoctorResult(about=name, status=DoctorStatus.NOT_REPORTED, why=str(answer), fix=fix)]
 
 
 def _configuration(options: Namespace) -> tuple[Config, list[DoctorResult]]:
@@ -66,19 +68,19 @@ def _configuration(options: Namespace) -> tuple[Config, list[DoctorResult]]:
     why = (
         f"{', '.join(files) or 'no configuration file, all values are defaults'}; mode {loaded.config.remediation.mode}"
     )
-    lines = [DoctorResult(about="configuration", told=LookResult.OK, why=why)]
+    lines = [DoctorResult(about="configuration", status=DoctorStatus.OK, why=why)]
     if not files:
         lines = [
             DoctorResult(
                 about="configuration",
-                told=LookResult.MISSING,
+                status=DoctorStatus.MISSING,
                 why=f"{why}: healthd only observes",
                 fix="`healthd init` writes a first one for this node",
                 optional=True,
             )
         ]
     lines += [
-        DoctorResult(about="configuration", told=LookResult.NOT_REPORTED, why=each, fix=_HANGS)
+        DoctorResult(about="configuration", status=DoctorStatus.NOT_REPORTED, why=each, fix=_HANGS)
         for each in loaded.notices
     ]
     return loaded.config, lines

@@ -184,8 +184,8 @@ def job_text(data: Mapping[str, Any], names: DeviceNames) -> str:
     for each in data["here"]:
         lines.append(f"here      {each['end'] or 'end not known'}  {each['ending']}: {each['verdict']}: {each['why']}")
         lines += [f"          {seen['at']}  {seen['code']} {names.of(seen['component'])}" for seen in each["evidence"]]
-    told = [each for each in data["by_node"] if each["code"] or each["reason"]]
-    for each in told or data["by_node"][:_SHOWN]:
+    reported = [each for each in data["by_node"] if each["code"] or each["reason"]]
+    for each in reported or data["by_node"][:_SHOWN]:
         words = (each["state"], each["code"], each["component"], each["reason"] and f"({each['reason']})")
         lines.append(f"node      {each['node']}  {' '.join(filter(None, words))}")
     lines.append(f"next      {data['advice']}")

@@ -41,8 +41,8 @@ def annotated(problems: Sequence[Problem], texts: Mapping[str, str]) -> str:
 
 def shown(loaded: Loaded) -> str:
     """The effective configuration as TOML that can be loaded again; a comment names each value's place."""
-    told = [f"# {each}" for each in (*loaded.rulings, *loaded.notices)]
-    blocks = ["\n".join(told)] if told else []
+    reported = [f"# {each}" for each in (*loaded.rulings, *loaded.notices)]
+    blocks = ["\n".join(reported)] if reported else []
     for path, rows in _sections(loaded):
         lines = [f"[{dotted(path)}]"]
         for key, value, origin in rows:

@@ -323,8 +323,8 @@ class KubernetesSync:
         if self._mode is not Mode.OBSERVE:
             statuses += self._drained(counted)
         if self._mode is not Mode.OBSERVE and self._plugins is not None:
-            told = self._plugins.sync(counted.seen.nodes)
-            statuses += [NodeStatus(node=name, message=message) for name, message in told.items()]
+            reported = self._plugins.sync(counted.seen.nodes)
+            statuses += [NodeStatus(node=name, message=message) for name, message in reported.items()]
         if self._controller is not None:
             for name, why in counted.gone.items():
                 self._controller.gone(name, why)

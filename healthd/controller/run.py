@@ -278,9 +278,9 @@ class ControllerService:
 
     def _begin_telling(self, store: Store, held: contextlib.ExitStack) -> None:
         """Send messages for as long as this controller leads, from a thread of its own."""
-        told, before = self._work.told(store), ""
+        reported, before = self._work.told(store), ""
         try:
-            before = told.kept()
+            before = reported.kept()
         except StoreError as error:
             self._log.error("notification", message=f"{error}; some messages may be sent twice")
         name = socket.gethostname()
@@ -289,7 +289,7 @@ class ControllerService:
             self._stats,
             name=name,
             kept=before,
-            keep=told.keep,
+            keep=reported.keep,
             state_dir=self._config.controller.state_dir,
         )
         self._stats.notifier = notifier

@@ -135,8 +135,8 @@ class RunningJob(Struct, frozen=True, kw_only=True):
     nodes: int = 0
 
     def __str__(self) -> str:
-        told = {"partition": self.partition, "qos": self.qos, "account": self.account, "nodes": self.nodes}
-        return ", ".join([f"job {self.id}", *(f"{name} {value}" for name, value in told.items() if value)])
+        reported = {"partition": self.partition, "qos": self.qos, "account": self.account, "nodes": self.nodes}
+        return ", ".join([f"job {self.id}", *(f"{name} {value}" for name, value in reported.items() if value)])
 
 
 class Refusal(StrEnum):

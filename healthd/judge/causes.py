@@ -132,8 +132,10 @@ def _of_fault(fault: Fault) -> _Part:
 
 def _cause(code: str, parts: Sequence[_Part], open_now: Mapping[FaultKey, Fault], names: DeviceNames) -> Cause:
     worst, *_ = ordered = sorted(parts, key=lambda part: (-SEVERITY_RANK[part.severity], _place(part, names)))
-    told = folded_about((names.of(part.component), names.plain(part.message)) for part in ordered)
-    words = [each.text if len(told) == 1 or not each.devices else f"{each.devices}: {each.text}" for each in told]
+    reported = folded_about((names.of(part.component), names.plain(part.message)) for part in ordered)
+    words = [
+        each.text if len(reported) == 1 or not each.devices else f"{each.devices}: {each.text}" for each in reported
+    ]
     left = len(words) - _MOST_WORDS
     return Cause(
         code=code,
@@ -178,5 +180,5 @@ def _reason(outcome: Outcome, names: DeviceNames) -> str:
     """Why a check is unknown: a value that it could not read of many devices stands there once."""
     undecided = outcome.result.undecided
     rest = outcome.result.reason.removeprefix("; ".join(undecided)).lstrip("; ") if undecided else outcome.result.reason
-    told = [each.text for each in folded_texts(names.plain(gap) for gap in undecided)]
-    return "; ".join([*told, *([names.plain(rest)] if rest else [])]) or "undecided"
+    reported = [each.text for each in folded_texts(names.plain(gap) for gap in undecided)]
+    return "; ".join([*reported, *([names.plain(rest)] if rest else [])]) or "undecided"

@@ -223,8 +223,8 @@ def _learn_names(history: History, outcome: Outcome) -> tuple[History, dict[Faul
     replaced it, also where the instance kept its id (EC2, stop and start).
     """
     result = outcome.result
-    told = (result.readings, result.findings, result.clearances)
-    seen = {id(item.component): item.component for items in told for item in items if item.component.aliases}
+    reported = (result.readings, result.findings, result.clearances)
+    seen = {id(item.component): item.component for items in reported for item in items if item.component.aliases}
     new = {
         alias: component
         for component in seen.values()  # one object has many readings

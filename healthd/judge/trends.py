@@ -141,7 +141,7 @@ def judge_all(
     for limit in limits:
         by_name.setdefault(limit.reading, []).append(limit)
     changed: dict[str, dict[Key, Any]] = {}
-    told: list[_LimitResult] = []
+    reported: list[_LimitResult] = []
     seen, component, name = None, NODE, ""
     for reading in readings:
         for limit in by_name.get(reading.name, ()) if math.isfinite(reading.value) else ():
@@ -156,10 +156,10 @@ def judge_all(
                     changed[kind] = dict(memory[kind])  # once: it holds every component's
                 changed[kind][key] = judged.state
             if judged.finding is not None or not judged.sure:
-                told.append(_LimitResult(limit, key, judged.finding, judged.sure))
+                reported.append(_LimitResult(limit, key, judged.finding, judged.sure))
             elif isinstance(limit, Stall):
                 moving.add(reading.name)
-    for each in _beside_their_siblings(told, moving):
+    for each in _beside_their_siblings(reported, moving):
         if each.finding:
             result.findings.append(each.finding)
         if not each.sure:
@@ -176,10 +176,10 @@ class _LimitResult(Struct, frozen=True):
     sure: bool
 
 
-def _beside_their_siblings(told: Sequence[_LimitResult], moving: Set[str]) -> Iterator[_LimitResult]:
+def _beside_their_siblings(reported: Sequence[_LimitResult], moving: Set[str]) -> Iterator[_LimitResult]:
     """The results, of which a standstill counts only beside a sibling that moves, where its limit requires one.
     ``moving``: the readings that do not stand still somewhere."""
-    for each in told:
+    for each in reported:
         alone = isinstance(each.limit, Stall) and each.limit.among_siblings and each.key[1] not in moving
         yield replace(each, finding=None, sure=False) if alone else each
 

@@ -167,9 +167,9 @@ def _faults(
         seen = _same(entry, left)
         if seen is not None:
             left.remove(seen)
-            told = _identified(replace(entry, critical=entry.critical or seen.critical), seen, machine)
-            going_on.append(told)
-            changed += [told] if told != entry else []
+            reported = _identified(replace(entry, critical=entry.critical or seen.critical), seen, machine)
+            going_on.append(reported)
+            changed += [reported] if reported != entry else []
         elif not reading.is_whole or reading.state in (SpanState.SILENT, SpanState.UNKNOWN):
             going_on.append(entry)
         else:

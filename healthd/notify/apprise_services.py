@@ -94,6 +94,6 @@ def _ask(question: dict[str, str], timeout_s: float) -> None:
     except SourceError as error:
         raise NotDeliveredError(without(f"Apprise ({scheme}): {error}", secrets_of(url))) from None
     if done.code != 0:
-        told = " ".join((done.stdout.strip() or done.stderr.strip()).split())[-_SHOWN:]
-        message = f"Apprise ({scheme}): {told or 'not delivered, without a reason'}"
+        reported = " ".join((done.stdout.strip() or done.stderr.strip()).split())[-_SHOWN:]
+        message = f"Apprise ({scheme}): {reported or 'not delivered, without a reason'}"
         raise RefusedError(without(message, secrets_of(url)))

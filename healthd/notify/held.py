@@ -51,7 +51,7 @@ def may_wait(topics: Sequence[Topic], memory: Mapping[str, TopicMemory]) -> bool
 def is_new(topic: Topic, memory: Mapping[str, TopicMemory]) -> bool:
     """Whether it was not reported yet."""
     seen = memory.get(topic.key)
-    return seen is None or not seen.told
+    return seen is None or not seen.reported
 
 
 def _covering(topic: Topic, notices: IncidentNotices, node: str, now: datetime) -> IncidentNotice | None:

@@ -363,10 +363,10 @@ def _cut(text: str, most: int) -> str:
     return text if len(text) <= most else f"{text[: most - 1].rstrip()}…"
 
 
-def _text(about: Notification, told: Sequence[str]) -> str:
+def _text(about: Notification, reported: Sequence[str]) -> str:
     lost = [f"{about.lost} older pieces of news were dropped"] if about.lost else []
-    has_step = any(line.startswith(DO) for line in told)
+    has_step = any(line.startswith(DO) for line in reported)
     step = [] if has_step or not about.next_step else [f"{DO}{about.next_step}"]
     links = [f"{name}: {url}" for name, url in (("runbook", about.runbook), ("page", about.page)) if url]
     head = f"[{about.cluster}] {about.title}" if about.cluster else about.title
-    return "\n".join([head, *about.sender.notices, *told, *step, *links, *lost])
+    return "\n".join([head, *about.sender.notices, *reported, *step, *links, *lost])

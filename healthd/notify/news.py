@@ -147,7 +147,7 @@ class Topic(Struct, frozen=True, kw_only=True):
 
 
 class TopicMemory(Struct, frozen=True, kw_only=True):
-    """The memory of a topic. ``told``: it was reported with these ``message``, at ``at``. ``gone``: since when it is
+    """The memory of a topic. ``reported``: with this ``message``, at ``at``. ``gone``: since when it is
     over. ``causes``: the reported causes, newest last. ``changed``: since when it has another cause. ``title``: the
     text of its end. ``over``: when its end was reported last, which is remembered for a day; ``returns``: how often it
     came back within a day of that. ``waits``: it has lasted, and was not reported because an incident of it may come:
@@ -155,7 +155,7 @@ class TopicMemory(Struct, frozen=True, kw_only=True):
 
     message: str
     since: datetime
-    told: bool = False
+    reported: bool = False
     gone: datetime | None = None
     at: datetime | None = None
     causes: tuple[str, ...] = ()
@@ -481,11 +481,11 @@ def tell(
         gone = seen.gone or now
         ending = endings.get(key)
         stays_out = ending is not None and ending.stays_out
-        is_over = seen.told and now - gone >= _over_after(key, seen, gone, stays_out=stays_out)
+        is_over = seen.reported and now - gone >= _over_after(key, seen, gone, stays_out=stays_out)
         if seen.waits or is_over:
             news.append(_ending(key, seen, ending, gone))
             after[key] = TopicMemory(message="", since=gone, gone=gone, over=now, returns=seen.returns)
-        elif seen.told or _is_within_a_day(seen.over, now):
+        elif seen.reported or _is_within_a_day(seen.over, now):
             after[key] = replace(seen, gone=gone)
     return after, tuple(news)
 
@@ -506,7 +506,7 @@ def _remembered(seen: TopicMemory | None, topic: Topic, now: datetime) -> TopicM
     """The memory of a topic that is open now."""
     if seen is None:
         return TopicMemory(message=topic.message, since=now)
-    is_back = seen.gone is not None and not seen.told
+    is_back = seen.gone is not None and not seen.reported
     return replace(seen, gone=None, since=now if is_back else seen.since)
 
 
@@ -530,11 +530,11 @@ def _is_within_a_day(then: datetime | None, now: datetime) -> bool:
 
 def _heard(seen: TopicMemory, topic: Topic, now: datetime) -> tuple[TopicMemory, NewsKind | None]:
     """The memory of an open topic, and its news."""
-    told = replace(
+    reported = replace(
         seen,
         message=topic.message,
         title=topic.title or topic.message,
-        told=True,
+        reported=True,
         waits=False,
         at=now,
         changed=None,
@@ -542,14 +542,14 @@ def _heard(seen: TopicMemory, topic: Topic, now: datetime) -> tuple[TopicMemory,
         step=topic.step,
         about=topic.about,
     )
-    if not seen.told:
+    if not seen.reported:
         lasts = now - seen.since >= timedelta(seconds=topic.lasts_s)
         returns = seen.returns + 1 if _is_within_a_day(seen.over, now) else 0
-        return (replace(told, returns=returns), NewsKind.WRONG) if lasts else (seen, None)
+        return (replace(reported, returns=returns), NewsKind.WRONG) if lasts else (seen, None)
     quiet_s = (now - (seen.at or seen.since)).total_seconds()
     is_same = seen.causes[-1:] == (topic.cause,)
     if 0 < topic.again_s <= quiet_s:
-        return told, NewsKind.STILL if is_same else NewsKind.NOW
+        return reported, NewsKind.STILL if is_same else NewsKind.NOW
     if is_same:
         goes_on = NewsKind.STEP if topic.step != seen.step else None
         return replace(seen, changed=None, step=topic.step, about=topic.about), goes_on
@@ -557,7 +557,7 @@ def _heard(seen: TopicMemory, topic: Topic, now: datetime) -> tuple[TopicMemory,
     known = topic.cause in seen.causes and quiet_s < KNOWN_CHANGES_EVERY_S
     if known or now - changed < timedelta(seconds=LASTS_S):
         return replace(seen, changed=changed), None
-    return told, NewsKind.NOW
+    return reported, NewsKind.NOW
 
 
 def _ending(key: str, seen: TopicMemory, ending: Topic | None, gone: datetime) -> Piece:

@@ -92,8 +92,8 @@ class _Reports:
         self, wrong: Sequence[Topic], now: datetime, *, held: Mapping[str, str], of_service: bool = False
     ) -> tuple[Piece, ...]:
         """The news since the last call. ``held``: topics that are none now; ``of_service``: the node's state alone."""
-        told = [each for each in wrong if not of_service or each.key == NODE_KEY]
-        self.seen, news = tell(self.seen, told, now, held)
+        reported = [each for each in wrong if not of_service or each.key == NODE_KEY]
+        self.seen, news = tell(self.seen, reported, now, held)
         self._standing = tuple(each for each in wrong if not each.last and each.key not in held)
         return news
 
@@ -103,7 +103,7 @@ class _Reports:
 
     def is_open(self, incident: str) -> bool:
         """Whether anything of an incident was reported and its end was not."""
-        return any(seen.told and incident_of(key, seen.about) == incident for key, seen in self.seen.items())
+        return any(seen.reported and incident_of(key, seen.about) == incident for key, seen in self.seen.items())
 
     def clock_was_set(self, by: timedelta, now: datetime) -> None:
         """Move all times with the clock."""
@@ -328,9 +328,9 @@ class Notifier:
             )
         ]
         undelivered = {key for channel in self.channels for key in channel.waiting.pieces}
-        told = {key for key, seen in self._reports.seen.items() if seen.told}
+        reported = {key for key, seen in self._reports.seen.items() if seen.reported}
         self.accepted = (
-            frozenset() if any(each.waiting.lost for each in self.channels) else frozenset(told - undelivered)
+            frozenset() if any(each.waiting.lost for each in self.channels) else frozenset(reported - undelivered)
         )
         state = NotifierState(
             seen=self._reports.seen,
@@ -417,19 +417,19 @@ def still_told(kept: str) -> tuple[Topic, ...]:
     """The reported topics whose end was not reported, as open topics: for a process that continues from another's state
     and has not read the cluster yet."""
     state = _kept(kept)
-    told = {key: seen for key, seen in state.seen.items() if seen.told}
-    of_service = {key: seen for key, seen in state.service.items() if seen.told}
+    reported = {key: seen for key, seen in state.seen.items() if seen.reported}
+    of_service = {key: seen for key, seen in state.service.items() if seen.reported}
     return tuple(
         Topic(
             key=key,
             message=seen.message,
             title=seen.title,
-            lasts_s=LASTS_S if key in told else AGAIN_S,  # what only the receivers of the node's state know
+            lasts_s=LASTS_S if key in reported else AGAIN_S,  # what only the receivers of the node's state know
             cause="".join(seen.causes[-1:]),
             step=seen.step,
             about=seen.about,
         )
-        for key, seen in {**of_service, **told}.items()
+        for key, seen in {**of_service, **reported}.items()
     )
 
 

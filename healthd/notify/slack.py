@@ -88,9 +88,9 @@ def _blocks(about: Notification, text: str) -> Iterator[dict[str, Any]]:
     fields = [_marked(f"*{name}*\n{escaped(value)}") for name, value in facts.items() if value]
     yield {"type": "section", "fields": fields}
     shown = {f"runbook: {about.runbook}", f"page: {about.page}"}  # links of their own, at the end
-    told = "\n".join(line for line in text.split("\n")[1:] if line not in shown)
-    if told:
-        yield {"type": "section", "text": {"type": "plain_text", "text": _cut(told, _TEXT)}}
+    reported = "\n".join(line for line in text.split("\n")[1:] if line not in shown)
+    if reported:
+        yield {"type": "section", "text": {"type": "plain_text", "text": _cut(reported, _TEXT)}}
     links = [f"<{url}|{name}>" for name, url in (("Runbook", about.runbook), ("Status page", about.page)) if url]
     yield {"type": "context", "elements": [_marked(" · ".join([*links, escaped(about.id)]))]}
 

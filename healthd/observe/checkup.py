@@ -285,8 +285,8 @@ class Checkup:
                 yield whole
                 continue
             by_line = [(record, self._outcome_of(name, (record,))) for record in records]
-            told = [each.result for _, each in by_line if each.result.status is not Status.UNKNOWN]
-            yield structs.replace(whole, result=_joined(told))
+            reported = [each.result for _, each in by_line if each.result.status is not Status.UNKNOWN]
+            yield structs.replace(whole, result=_joined(reported))
             failed = [(record, each) for record, each in by_line if each.result.status is Status.UNKNOWN]
             if failed:
                 record, last = failed[-1]

@@ -67,8 +67,8 @@ def _named(result: Result) -> Result:
     """The result, with component names that fit into a label, a line and a row. A user may have named a mount, a device
     in a kernel line, or a plug-in's component."""
     parts = (each.component for items in (result.findings, result.readings, result.clearances) for each in items)
-    told = chain(parts, (component for component, _ in result.not_reported))
-    if all(map(_is_plain, {id(part): part for part in told}.values())):  # one object has hundreds of readings
+    reported = chain(parts, (component for component, _ in result.not_reported))
+    if all(map(_is_plain, {id(part): part for part in reported}.values())):  # one object has hundreds of readings
         return result
     return replace(
         result,

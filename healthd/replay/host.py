@@ -150,7 +150,7 @@ class PastHost:
         self._news, pieces = tell(self._news, wrong, now)
         critical = [each for each in self.monitor.diagnoses() if each.severity is Severity.CRITICAL]
         is_wrong = self._is_out or not all(map(self.monitor.is_acknowledged, critical))
-        self._account.message(now, wrong=is_wrong, told=any(each.news is not NewsKind.STEP for each in pieces))
+        self._account.message(now, wrong=is_wrong, reported=any(each.news is not NewsKind.STEP for each in pieces))
 
     def _wait(self, engine: Engine, remediation: Remediation | None, message: str, now: datetime) -> None:
         """Set the next reconcile: as often as in the daemon at first, and ever more rarely while nothing changes."""

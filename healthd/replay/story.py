@@ -143,13 +143,13 @@ class Silence(Struct, kw_only=True):
     longest_s: float = 0.0
     _since: datetime | None = None
 
-    def note(self, now: datetime, *, wrong: bool, told: bool) -> None:
-        """Note the state now. ``wrong``: the node is out, or critical; ``told``: a message is sent at this moment."""
+    def note(self, now: datetime, *, wrong: bool, reported: bool) -> None:
+        """Note the state now. ``wrong``: the node is out, or critical; ``reported``: a message is sent now."""
         if self._since is not None:
             self.longest_s = max(self.longest_s, (now - self._since).total_seconds())
         if not wrong:
             self._since = None
-        elif told or self._since is None:
+        elif reported or self._since is None:
             self._since = now
 
 
@@ -210,7 +210,7 @@ class Account:
     def moves(self, moves: Sequence[Moved], now: datetime) -> None:
         """Note the steps of the remediation."""
         self._raised += sum(moved.is_raised for moved in moves)
-        self._happenings += [told for moved in moves if (told := of_move(moved, now)) is not None]
+        self._happenings += [entry for moved in moves if (entry := of_move(moved, now)) is not None]
 
     def holds(self, code: str) -> None:
         """Note that this code was held, because many nodes had it."""
@@ -220,10 +220,10 @@ class Account:
         """Note an assumed event."""
         self._happenings.append(StoryEntry(at=now, kind=kind, text=text))
 
-    def message(self, now: datetime, *, wrong: bool, told: bool) -> None:
+    def message(self, now: datetime, *, wrong: bool, reported: bool) -> None:
         """Note whether the node is out or critical, and whether a message is sent at this moment."""
-        self._silence.note(now, wrong=wrong, told=told)
-        self._messages += told
+        self._silence.note(now, wrong=wrong, reported=reported)
+        self._messages += reported
 
     # -- out and back -------------------------------------------------------------------------------------------------
 

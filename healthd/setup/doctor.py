@@ -19,7 +19,7 @@ SCHEMA = "healthd.doctor/v1"
 _WIDTH = 16
 
 
-class LookResult(StrEnum):
+class DoctorStatus(StrEnum):
     """The outcome of one result."""
 
     OK = "ok"
@@ -28,11 +28,11 @@ class LookResult(StrEnum):
     UNNEEDED = "not needed"
 
 
-_LEVEL: Mapping[LookResult, Level] = {
-    LookResult.OK: "ok",
-    LookResult.MISSING: "critical",
-    LookResult.NOT_REPORTED: "unknown",
-    LookResult.UNNEEDED: "",
+_LEVEL: Mapping[DoctorStatus, Level] = {
+    DoctorStatus.OK: "ok",
+    DoctorStatus.MISSING: "critical",
+    DoctorStatus.NOT_REPORTED: "unknown",
+    DoctorStatus.UNNEEDED: "",
 }
 
 
@@ -41,7 +41,7 @@ class DoctorResult(Struct, frozen=True, kw_only=True):
     works without it, less well; it does not count for the exit code."""
 
     about: str
-    told: LookResult
+    status: DoctorStatus
     why: str
     fix: str = ""
     optional: bool = False
@@ -49,10 +49,10 @@ class DoctorResult(Struct, frozen=True, kw_only=True):
 
 def exit_code(lines: Sequence[DoctorResult]) -> int:
     """1 where a subject is missing, 2 where none is missing but one is unknown, else 0."""
-    counted = {line.told for line in lines if not line.optional}
-    if LookResult.MISSING in counted:
+    counted = {line.status for line in lines if not line.optional}
+    if DoctorStatus.MISSING in counted:
         return 1
-    return 2 if LookResult.NOT_REPORTED in counted else 0
+    return 2 if DoctorStatus.NOT_REPORTED in counted else 0
 
 
 def as_json(lines: Sequence[DoctorResult]) -> str:
@@ -62,22 +62,23 @@ def as_json(lines: Sequence[DoctorResult]) -> str:
 
 def as_text(lines: Sequence[DoctorResult], *, colour: bool = False) -> str:
     """The results as text, each with its fix below."""
-    rows = [text for line in lines if line.told is not LookResult.UNNEEDED for text in _shown(line)]
-    unneeded = "; ".join(f"{line.about} ({line.why})" for line in lines if line.told is LookResult.UNNEEDED)
+    rows = [text for line in lines if line.status is not DoctorStatus.UNNEEDED for text in _shown(line)]
+    unneeded = "; ".join(f"{line.about} ({line.why})" for line in lines if line.status is DoctorStatus.UNNEEDED)
     rows += [TextLine(f"not needed here: {unneeded}")] if unneeded else []
     return joined([*rows, _summary(lines)], colour=colour)
 
 
 def _shown(line: DoctorResult) -> list[TextLine]:
-    told = f"({line.told})" if line.optional and line.told is not LookResult.OK else line.told
-    fix = [TextLine(f"{'':<{_WIDTH}} fix: {line.fix}")] if line.fix and line.told is not LookResult.OK else []
-    level = "info" if line.optional and line.told is not LookResult.OK else _LEVEL[line.told]
-    return [TextLine(f"{told:<{_WIDTH}} {line.about}: {line.why}", level), *fix]
+    status = f"({line.status})" if line.optional and line.status is not DoctorStatus.OK else line.status
+    fix = [TextLine(f"{'':<{_WIDTH}} fix: {line.fix}")] if line.fix and line.status is not DoctorStatus.OK else []
+    level = "info" if line.optional and line.status is not DoctorStatus.OK else _LEVEL[line.status]
+    return [TextLine(f"{status:<{_WIDTH}} {line.about}: {line.why}", level), *fix]
 
 
 def _summary(lines: Sequence[DoctorResult]) -> TextLine:
     missing, unknown = (
-        [line for line in lines if line.told is told] for told in (LookResult.MISSING, LookResult.NOT_REPORTED)
+        [line for line in lines if line.status is status]
+        for status in (DoctorStatus.MISSING, DoctorStatus.NOT_REPORTED)
     )
     if not missing and not unknown:
         return TextLine("nothing is missing", "ok")

@@ -143,9 +143,9 @@ def _told(fork: _Fork, kind: Any, deadline_s: float) -> Any:
         left = "" if fork.gone else f"; process {fork.pid} cannot be ended (uninterruptible sleep) and was left alone"
         return SourceTimeout(f"no answer within {deadline_s:g} s{left}")
     try:
-        told = msgspec.json.decode(bytes(fork.output))
-        if "problem" in told:
-            return SourceUnreadable(told["problem"])
-        return msgspec.convert(told["answer"], kind)
+        reply = msgspec.json.decode(bytes(fork.output))
+        if "problem" in reply:
+            return SourceUnreadable(reply["problem"])
+        return msgspec.convert(reply["answer"], kind)
     except (msgspec.MsgspecError, KeyError) as error:
         return SourceUnreadable(f"the process exited without an answer: {error}")

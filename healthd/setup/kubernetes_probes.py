@@ -26,8 +26,8 @@ from healthd.remediation.decide.fleet import CLUSTER
 from healthd.remediation.orchestrators.kubernetes import budget as leases
 from healthd.remediation.orchestrators.kubernetes.incident_notes import INCIDENTS_LEASE
 from healthd.remediation.ports import NodeView
-from healthd.setup.doctor import DoctorResult, LookResult
-from healthd.setup.machine_probes import Look, with_machine
+from healthd.setup.doctor import DoctorResult, DoctorStatus
+from healthd.setup.machine_probes import DoctorProbe, with_machine
 from healthd.sources.machine import Machine
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class Right(Struct, frozen=True, kw_only=True):
         return f"{self.verb} {what}{f' {self.name}' if self.name else ''}"
 
 
-def kubernetes_probes(config: Config, environ: Mapping[str, str]) -> Mapping[str, Look]:
+def kubernetes_probes(config: Config, environ: Mapping[str, str]) -> Mapping[str, DoctorProbe]:
     """The probes by name. Outside of a pod and without a configuration, one result says so."""
     found = {"Kubernetes": with_machine(config, partial(_api_server, environ))}
     if not runs_kubernetes(config, environ) or importlib.util.find_spec("lightkube") is None:
@@ -72,7 +72,7 @@ def kubernetes_probes(config: Config, environ: Mapping[str, str]) -> Mapping[str
     return {**cluster_probes(config, environ), "pod resources": with_machine(config, _pod_resources)}
 
 
-def cluster_probes(config: Config, environ: Mapping[str, str]) -> Mapping[str, Look]:
+def cluster_probes(config: Config, environ: Mapping[str, str]) -> Mapping[str, DoctorProbe]:
     """The probes of the API server, which work from any machine."""
     return {
         "Kubernetes": with_machine(config, partial(_api_server, environ)),
@@ -97,7 +97,7 @@ def _api_server(environ: Mapping[str, str], config: Config, machine: Machine) ->
     about = "Kubernetes"
     if not runs_kubernetes(config, environ):
         yield DoctorResult(
-            about=about, told=LookResult.UNNEEDED, why="not configured, and this is no pod with a ServiceAccount"
+            about=about, status=DoctorStatus.UNNEEDED, why="not configured, and this is no pod with a ServiceAccount"
         )
         return
     try:
@@ -105,17 +105,17 @@ def _api_server(environ: Mapping[str, str], config: Config, machine: Machine) ->
         view = asked.view()
     except ConfigError as error:
         fix = "correct [orchestrator.kubernetes]; the chart packaging/helm/healthd sets all of it"
-        yield DoctorResult(about=about, told=LookResult.MISSING, why=str(error), fix=fix)
+        yield DoctorResult(about=about, status=DoctorStatus.MISSING, why=str(error), fix=fix)
     except BackendUnknown as error:
         denied = isinstance(error.__cause__, BackendDenied)
-        told = LookResult.MISSING if denied else LookResult.NOT_REPORTED
-        yield DoctorResult(about=about, told=told, why=str(error), fix=_RBAC if denied else _NETWORK)
+        status = DoctorStatus.MISSING if denied else DoctorStatus.NOT_REPORTED
+        yield DoctorResult(about=about, status=status, why=str(error), fix=_RBAC if denied else _NETWORK)
     except BackendError as error:
         fix = "set [node] name to the name of the Node object, as the chart does by the downward API"
-        yield DoctorResult(about=about, told=LookResult.MISSING, why=str(error), fix=fix)
+        yield DoctorResult(about=about, status=DoctorStatus.MISSING, why=str(error), fix=fix)
     else:
         yield DoctorResult(
-            about=about, told=LookResult.OK, why=f"the API server answers; {machine.name} is {state_of(view)}"
+            about=about, status=DoctorStatus.OK, why=f"the API server answers; {machine.name} is {state_of(view)}"
         )
 
 
@@ -130,19 +130,21 @@ def _asked(
             yield from ask(api)
     except ConfigError as error:
         yield DoctorResult(
-            about=about, told=LookResult.NOT_REPORTED, why=str(error), fix="see the line about Kubernetes"
+            about=about, status=DoctorStatus.NOT_REPORTED, why=str(error), fix="see the line about Kubernetes"
         )
     except BackendError as error:
         denied = isinstance(error, BackendDenied) or isinstance(error.__cause__, BackendDenied)
-        yield DoctorResult(about=about, told=LookResult.NOT_REPORTED, why=str(error), fix=_RBAC if denied else _NETWORK)
+        yield DoctorResult(
+            about=about, status=DoctorStatus.NOT_REPORTED, why=str(error), fix=_RBAC if denied else _NETWORK
+        )
 
 
 def _user(api: KubeApi) -> tuple[str, str]:
     """The user that the server sees, and the node in its token, or ""."""
     from healthd.remediation.orchestrators.kubernetes.api import ResourceKind
 
-    told = api.create(ResourceKind.SELF_REVIEW, {}).get("status") or {}
-    user: Mapping[str, Any] = told.get("userInfo") or {}
+    status = api.create(ResourceKind.SELF_REVIEW, {}).get("status") or {}
+    user: Mapping[str, Any] = status.get("userInfo") or {}
     node = (user.get("extra") or {}).get(_BOUND_TO) or [""]
     return str(user.get("username", "")), str(node[0])
 
@@ -163,17 +165,17 @@ def token_lines(user: str, node: str, config: Config, name: str) -> Iterator[Doc
     if user != agent:
         why = f"it belongs to {user}; the admission policies apply to {agent} alone, and do not limit this user"
         fix = "run healthd as the chart does; [orchestrator.kubernetes] kubeconfig and namespace"
-        yield DoctorResult(about=about, told=LookResult.MISSING, why=why, fix=fix, optional=True)
+        yield DoctorResult(about=about, status=DoctorStatus.MISSING, why=why, fix=fix, optional=True)
     elif not node:
         why = "it names no node, so the admission policies refuse its writes"
         fix = "use a token that the kubelet projects into a pod on the node (Kubernetes 1.30 or newer), not a Secret's"
-        yield DoctorResult(about=about, told=LookResult.MISSING, why=why, fix=fix)
+        yield DoctorResult(about=about, status=DoctorStatus.MISSING, why=why, fix=fix)
     elif node != name:
         why = f"it belongs to a pod on {node}, and this node is {name}: the admission policies refuse its writes"
         fix = "set [node] name to the name of the Node object, as the chart does by the downward API"
-        yield DoctorResult(about=about, told=LookResult.MISSING, why=why, fix=fix)
+        yield DoctorResult(about=about, status=DoctorStatus.MISSING, why=why, fix=fix)
     else:
-        yield DoctorResult(about=about, told=LookResult.OK, why=f"{user}, of a pod on {node}")
+        yield DoctorResult(about=about, status=DoctorStatus.OK, why=f"{user}, of a pod on {node}")
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -240,9 +242,11 @@ def _rights(environ: Mapping[str, str], config: Config, machine: Machine) -> Ite
             where = f" in namespace {right.namespace}" if right.namespace else ""
             why = f"it may not {right.title}{where}: {right.use}"
             optional = right.acts and observes
-            yield DoctorResult(about="rights", told=LookResult.MISSING, why=why, fix=_RBAC, optional=optional)
+            yield DoctorResult(about="rights", status=DoctorStatus.MISSING, why=why, fix=_RBAC, optional=optional)
         if not missing:
-            yield DoctorResult(about="rights", told=LookResult.OK, why=f"all {len(rights)} rights that an agent needs")
+            yield DoctorResult(
+                about="rights", status=DoctorStatus.OK, why=f"all {len(rights)} rights that an agent needs"
+            )
 
     yield from _asked("rights", environ, config, ask)
 
@@ -259,10 +263,10 @@ def _may(api: KubeApi, right: Right) -> bool:
         "namespace": right.namespace,
     }
     spec = {"resourceAttributes": {key: value for key, value in wanted.items() if value}}
-    told = api.create(ResourceKind.ACCESS_REVIEW, {"spec": spec}).get("status") or {}
-    if "allowed" not in told:
+    status = api.create(ResourceKind.ACCESS_REVIEW, {"spec": spec}).get("status") or {}
+    if "allowed" not in status:
         raise BackendUnknown(f"the server gave no answer about the right to {right.title}")
-    return bool(told["allowed"])
+    return bool(status["allowed"])
 
 
 def _node_health(environ: Mapping[str, str], config: Config, machine: Machine) -> Iterator[DoctorResult]:
@@ -276,11 +280,11 @@ def _node_health(environ: Mapping[str, str], config: Config, machine: Machine) -
             seen = NodeHealths(api).read(machine.name)
         except Unserved:
             why = "the API server does not serve nodehealths.healthd.io/v1alpha1, so no node can request a repair"
-            yield DoctorResult(about=about, told=LookResult.MISSING, why=why, fix=NO_CRD)
+            yield DoctorResult(about=about, status=DoctorStatus.MISSING, why=why, fix=NO_CRD)
             return
         shown = seen.status.text if seen is not None and seen.status is not None else "nothing"
         why = f"served; this node: {shown}"
-        yield DoctorResult(about=about, told=LookResult.OK, why=why)
+        yield DoctorResult(about=about, status=DoctorStatus.OK, why=why)
 
     yield from _asked(about, environ, config, ask)
 
@@ -298,7 +302,7 @@ def _policies(environ: Mapping[str, str], config: Config, machine: Machine) -> I
         if user != _agent_of(config):
             why = f"they apply to {_agent_of(config)} alone, and this is {user}"
             fix = "kubectl -n healthd exec POD -- healthd doctor; kubectl get validatingadmissionpolicies"
-            yield DoctorResult(about=about, told=LookResult.NOT_REPORTED, why=why, fix=fix, optional=True)
+            yield DoctorResult(about=about, status=DoctorStatus.NOT_REPORTED, why=why, fix=fix, optional=True)
             return
         foreign = {"metadata": {"labels": {f"example.com/{_PROBE}": "1"}}}
         taint = {"spec": {"taints": [{"key": CLAIMED, "effect": "NoSchedule"}]}}
@@ -328,11 +332,11 @@ def _policies(environ: Mapping[str, str], config: Config, machine: Machine) -> I
         if missing:
             why = f"{', '.join(missing)} did not refuse a forbidden write (dry run)"
             optional = not config.controller.policies
-            yield DoctorResult(about=about, told=LookResult.MISSING, why=why, fix=_POLICIES, optional=optional)
+            yield DoctorResult(about=about, status=DoctorStatus.MISSING, why=why, fix=_POLICIES, optional=optional)
         else:
             names = ", ".join(policy for policy, _ in tried)
             yield DoctorResult(
-                about=about, told=LookResult.OK, why=f"{names}: each refuses a forbidden write (dry run)"
+                about=about, status=DoctorStatus.OK, why=f"{names}: each refuses a forbidden write (dry run)"
             )
 
     yield from _asked(about, environ, config, ask)
@@ -367,14 +371,14 @@ def _budget(environ: Mapping[str, str], config: Config, _: Machine) -> Iterator[
             except Missing:
                 why = f"namespace {section.namespace} has no Lease {name}: healthd takes no node out"
                 fix = f"{_CHART}: budget.limit and budget.nodes, or controller.enabled, which counts by itself"
-                yield DoctorResult(about=about, told=LookResult.MISSING, why=why, fix=fix, optional=observes)
+                yield DoctorResult(about=about, status=DoctorStatus.MISSING, why=why, fix=fix, optional=observes)
                 continue
             try:
                 budget = leases.budget_of(scope, lease)
                 leases.check_counted(budget, datetime.now(UTC), max_age_s=section.counts_age_s)
             except BackendUnknown as error:
                 fix = "check that `healthd controller` runs and leads: kubectl -n healthd get pods,lease"
-                yield DoctorResult(about=about, told=LookResult.MISSING, why=str(error), fix=fix, optional=observes)
+                yield DoctorResult(about=about, status=DoctorStatus.MISSING, why=str(error), fix=fix, optional=observes)
             else:
                 yield budget_line(budget, observes=observes)
 
@@ -389,10 +393,10 @@ def budget_line(budget: leases.Budget, *, observes: bool) -> DoctorResult:
     )
     why = f"{budget.scope}: {out} of {budget.total} nodes are out, at most {budget.limit} may be, {by}"
     if budget.limit > 0:
-        return DoctorResult(about="budget", told=LookResult.OK, why=why)
+        return DoctorResult(about="budget", status=DoctorStatus.OK, why=why)
     fix = "set budget.limit and budget.nodes of the chart, or controller.enabled with config.budget.max_out"
     return DoctorResult(
-        about="budget", told=LookResult.MISSING, why=f"{why}: healthd takes no node out", fix=fix, optional=observes
+        about="budget", status=DoctorStatus.MISSING, why=f"{why}: healthd takes no node out", fix=fix, optional=observes
     )
 
 
@@ -403,9 +407,9 @@ def _pod_resources(config: Config, _: Machine) -> Iterator[DoctorResult]:
     try:
         holding = pods_with(section.job_resources, path=section.pod_resources, timeout_s=section.timeout_s)
     except BackendUnknown as error:
-        told = LookResult.NOT_REPORTED if os.path.exists(section.pod_resources) else LookResult.MISSING
+        status = DoctorStatus.NOT_REPORTED if os.path.exists(section.pod_resources) else DoctorStatus.MISSING
         fix = "mount it, as the chart does (agent.mounts.pod-resources); without it healthd finds no node idle"
-        yield DoctorResult(about=about, told=told, why=str(error), fix=fix)
+        yield DoctorResult(about=about, status=status, why=str(error), fix=fix)
         return
     why = f"the kubelet answers: {len(holding)} pods hold {', '.join(section.job_resources)}"
-    yield DoctorResult(about=about, told=LookResult.OK, why=why)
+    yield DoctorResult(about=about, status=DoctorStatus.OK, why=why)

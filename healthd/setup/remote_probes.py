@@ -25,15 +25,15 @@ from healthd.core.errors import (
 from healthd.core.model import Remedy
 from healthd.remediation.orchestrators.slurm.orchestrator import SlurmOrchestrator, detect
 from healthd.remediation.ports import Orchestrator
-from healthd.setup.doctor import DoctorResult, LookResult
+from healthd.setup.doctor import DoctorResult, DoctorStatus
 from healthd.setup.kubernetes_probes import kubernetes_probes, state_of
-from healthd.setup.machine_probes import Look, with_machine
+from healthd.setup.machine_probes import DoctorProbe, with_machine
 from healthd.sources.machine import Machine
 
 _REMEDIES = (Remedy.REBOOT_NODE, Remedy.REPLACE_NODE)
 
 
-def remote_probes(config: Config, environ: Mapping[str, str]) -> Mapping[str, Look]:
+def remote_probes(config: Config, environ: Mapping[str, str]) -> Mapping[str, DoctorProbe]:
     """The probes by name."""
 
     return {
@@ -49,25 +49,25 @@ def _slurm(environ: Mapping[str, str], config: Config, machine: Machine) -> Iter
         why = detect(environ=environ, bin_dir=slurm.bin_dir)[1]
         if "cannot be used" in why:  # its configuration is here, and scontrol is not
             fix = "install slurm-client, or set [orchestrator.slurm] bin_dir"
-            yield DoctorResult(about=about, told=LookResult.MISSING, why=why, fix=fix)
+            yield DoctorResult(about=about, status=DoctorStatus.MISSING, why=why, fix=fix)
         else:
-            yield DoctorResult(about=about, told=LookResult.UNNEEDED, why=why)
+            yield DoctorResult(about=about, status=DoctorStatus.UNNEEDED, why=why)
         return
     try:
         asked = open_orchestrator(config, machine, environ)
         asked.view()  # first by sinfo alone: squeue's error does not name an unknown node
         view = asked.view(jobs=True)  # with squeue and scontrol: every client that healthd needs
     except ConfigError as error:
-        yield DoctorResult(about=about, told=LookResult.MISSING, why=str(error), fix="correct [node] name")
+        yield DoctorResult(about=about, status=DoctorStatus.MISSING, why=str(error), fix="correct [node] name")
     except BackendUnknown as error:
         fix = "check slurmctld with `scontrol ping`, munged on both sides, and [orchestrator.slurm] bin_dir and conf"
-        yield DoctorResult(about=about, told=LookResult.NOT_REPORTED, why=str(error), fix=fix)
+        yield DoctorResult(about=about, status=DoctorStatus.NOT_REPORTED, why=str(error), fix=fix)
     except BackendRefused as error:
         fix = "set [node] name to the NodeName of slurm.conf"
-        yield DoctorResult(about=about, told=LookResult.MISSING, why=str(error), fix=fix)
+        yield DoctorResult(about=about, status=DoctorStatus.MISSING, why=str(error), fix=fix)
     else:
         why = f"slurmctld answers{_version(asked)}; {machine.name} is {state_of(view)}"
-        yield DoctorResult(about=about, told=LookResult.OK, why=why)
+        yield DoctorResult(about=about, status=DoctorStatus.OK, why=why)
 
 
 def _version(asked: Orchestrator) -> str:
@@ -84,14 +84,14 @@ def _repair(environ: Mapping[str, str], config: Config, machine: Machine) -> Ite
     if kind == "none":
         yield DoctorResult(
             about=about,
-            told=LookResult.UNNEEDED,
+            status=DoctorStatus.UNNEEDED,
             why='[provisioner] kind = "none": healthd reboots and replaces nothing',
         )
         return
     try:
         provisioner = provisioner_of(config, machine, open_orchestrator(config, machine, environ))
     except ConfigError as error:
-        yield DoctorResult(about=about, told=LookResult.MISSING, why=str(error), fix="correct [provisioner]")
+        yield DoctorResult(about=about, status=DoctorStatus.MISSING, why=str(error), fix="correct [provisioner]")
         return
     for remedy in _REMEDIES:
         yield tried(f"repair: {remedy}", partial(provisioner.dry_run, remedy), provisioner.reason_against(remedy))
@@ -101,15 +101,17 @@ def tried(about: str, dry_run: Callable[[], str], reason_against: str) -> Doctor
     """One remedy by its dry run; ``reason_against``: why this machine cannot execute it, or ""."""
     if reason_against:
         fix = "healthd pages for a fault that needs it; to change that, see [provisioner]"
-        return DoctorResult(about=about, told=LookResult.MISSING, why=reason_against, fix=fix, optional=True)
+        return DoctorResult(about=about, status=DoctorStatus.MISSING, why=reason_against, fix=fix, optional=True)
     try:
-        return DoctorResult(about=about, told=LookResult.OK, why=dry_run())
+        return DoctorResult(about=about, status=DoctorStatus.OK, why=dry_run())
     except BackendDenied as error:
         return DoctorResult(
-            about=about, told=LookResult.MISSING, why=str(error), fix="attach the policy of packaging/iam"
+            about=about, status=DoctorStatus.MISSING, why=str(error), fix="attach the policy of packaging/iam"
         )
     except (BackendBusy, BackendUnknown, SourceError) as error:  # before refusals: *not now* says nothing about rights
         fix = "check the network to AWS (a VPC endpoint, a proxy) and the credentials of this machine"
-        return DoctorResult(about=about, told=LookResult.NOT_REPORTED, why=str(error), fix=fix)
+        return DoctorResult(about=about, status=DoctorStatus.NOT_REPORTED, why=str(error), fix=fix)
     except BackendRefused as error:
-        return DoctorResult(about=about, told=LookResult.MISSING, why=str(error), fix="see docs/reference/aws-calls.md")
+        return DoctorResult(
+            about=about, status=DoctorStatus.MISSING, why=str(error), fix="see docs/reference/aws-calls.md"
+        )

@@ -49,14 +49,16 @@ class PastLog(Struct, kw_only=True):
     kernel_lines: int = 0
     ended: datetime | None = None
 
-    def read(self, needles: tuple[bytes, ...], told: Callable[[int], None] = lambda _lines: None) -> Iterator[LogLine]:
-        """The kernel lines that hold a needle, in the order of the file; ``told`` how many lines each block of it has.
-        Raises SourceUnreadable."""
+    def read(
+        self, needles: tuple[bytes, ...], on_lines: Callable[[int], None] = lambda _lines: None
+    ) -> Iterator[LogLine]:
+        """The kernel lines that hold a needle, in the order of the file; ``on_lines`` gets how many lines each
+        block of it has. Raises SourceUnreadable."""
         wanted = RecordFilter((*needles, *self.format.also), self.format.before)
         form, parse = self.format, self.format.parse
         block = b""
         for block in _blocks(self.path, form, self._torn):
-            told(self._count(block))
+            on_lines(self._count(block))
             for raw in _wanted(block, wanted, form):
                 line = parse(raw, self.dating)
                 if line is None:

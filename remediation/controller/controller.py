@@ -407,19 +407,19 @@ class Controller:
     def _answer(self, found: FoundRequest, remediation: Remediation) -> None:
         """Have the record say what the disk says. One that says so already is left alone."""
         want, record = found.want, found.record
-        told = replace(record, asks=True, remedy=want.remedy, attempt=want.attempt)
+        updated = replace(record, asks=True, remedy=want.remedy, attempt=want.attempt)
         match remediation.end:
             case None:
-                told = replace(told, answer=RequestAnswer.TAKEN, message=remediation.note.partition("; ")[2])
+                updated = replace(updated, answer=RequestAnswer.TAKEN, message=remediation.note.partition("; ")[2])
             case End.DONE:
                 became = word(remediation.machine) if want.remedy is Remedy.REPLACE_NODE else record.became
-                told = replace(told, answer=RequestAnswer.TAKEN, became=became, message=remediation.note)
+                updated = replace(updated, answer=RequestAnswer.TAKEN, became=became, message=remediation.note)
             case _:
                 answer = RequestAnswer.DENIED if remediation.denied else RequestAnswer.REFUSED
-                told = replace(told, answer=answer, message=remediation.note)
-        self._tell(found, told, begun=remediation if remediation.acts else None)
+                updated = replace(updated, answer=answer, message=remediation.note)
+        self._tell(found, updated, begun=remediation if remediation.acts else None)
 
-    def _tell(self, found: FoundRequest, told: HandoffRecord, *, begun: Remediation | None) -> None:
+    def _tell(self, found: FoundRequest, updated: HandoffRecord, *, begun: Remediation | None) -> None:
         """Rewrite the record, if the node has not moved on meanwhile and there is something new to say. Of an act that
         was not ``begun`` nothing is counted, and a request that is withdrawn stays so."""
         want, orchestrator = found.want, self._node(found.want.node)
@@ -430,10 +430,10 @@ class Controller:
             or (there.remediation_id, there.machine, _asked_for(there), there.attempt, there.asked) != mine
         ):
             return
-        if there.is_withdrawn and told.answer is not RequestAnswer.TAKEN:
+        if there.is_withdrawn and updated.answer is not RequestAnswer.TAKEN:
             return
-        is_new = (there.answer, there.became) != (told.answer, told.became)
-        if not is_new and (there.message == plain(told.message) or self._told_lately(want.node)):
+        is_new = (there.answer, there.became) != (updated.answer, updated.became)
+        if not is_new and (there.message == plain(updated.message) or self._answered_lately(want.node)):
             return
         if begun is not None and there.answer is not RequestAnswer.TAKEN:
             there = with_act(there, want.remedy, begun.since, boot_id=begun.boot_id, after_silence=want.unanswered)
@@ -443,18 +443,18 @@ class Controller:
                 asks=True,
                 remedy=want.remedy,
                 attempt=want.attempt,
-                answer=told.answer,
-                became=told.became,
-                message=told.message,
+                answer=updated.answer,
+                became=updated.became,
+                message=updated.message,
                 history=there.history if begun is not None else found.record.history,
-                answered=there.answered if there.answer is told.answer else self._clock(),
-                boot=there.boot if told.answer is RequestAnswer.TAKEN else "",
+                answered=there.answered if there.answer is updated.answer else self._clock(),
+                boot=there.boot if updated.answer is RequestAnswer.TAKEN else "",
                 replaced=there.replaced if begun is not None else found.record.replaced,
             ).text
         )
         self._written_s[want.node] = self._monotonic_s()
 
-    def _told_lately(self, node: str) -> bool:
+    def _answered_lately(self, node: str) -> bool:
         written_s = self._written_s.get(node)
         return written_s is not None and self._monotonic_s() - written_s < _REPEATED_S
 

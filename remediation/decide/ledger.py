@@ -253,9 +253,9 @@ def _slow_storm(code: str, me: str, records: FleetRecords, now: datetime, bounds
     if not having:
         return ""
     where = f"{code} on {len(having)} nodes within {bounds.storm_hours:g} h ({listed(sorted(having))})"
-    told = "; ".join([where, *_versions(having, records)])
+    reported = "; ".join([where, *_versions(having, records)])
     why = "a shared cause is likely, so none is rebooted or replaced for it"
-    return f"{told}: {why}: an operator has to look"
+    return f"{reported}: {why}: an operator has to look"
 
 
 def _storm(code: str, me: str, records: FleetRecords, now: datetime, bounds: Bounds) -> set[str]:
@@ -346,7 +346,7 @@ def _came_back(record: HandoffRecord, repair: PastRepair) -> bool:
 def _versions(having: set[str], records: FleetRecords) -> list[str]:
     """The versions that those nodes have in common and others have not: ``all 9 have driver 580.95, the other 491 have
     570``."""
-    told = []
+    reported = []
     for what, of in _VERSIONS.items():
         here = Counter(of(record) for node, record in records.records.items() if node in having and of(record))
         others = Counter(of(record) for node, record in records.records.items() if node not in having and of(record))
@@ -354,8 +354,8 @@ def _versions(having: set[str], records: FleetRecords) -> list[str]:
             continue
         ((version, count),) = here.items()
         all_ = f"all {count}" if count == len(having) else f"all {count} that tell it"
-        told.append(f"{all_} have {what} {version}{_of_others(others)}")
-    return told
+        reported.append(f"{all_} have {what} {version}{_of_others(others)}")
+    return reported
 
 
 def _of_others(others: Counter[str]) -> str:

@@ -350,8 +350,8 @@ def _ended(record: HandoffRecord, remediation: Remediation) -> tuple[PastRepair,
         return history
     back, code = remediation.since.replace(microsecond=0), remediation.code or record.code
     is_repaired = record.remediation_id == remediation.id and is_begun(record)
-    told = with_outcome(history, RepairResult.HELPED, back) if is_repaired else history
-    is_known = any(each.code == code and back in (each.at, each.back) for each in told)
+    kept = with_outcome(history, RepairResult.HELPED, back) if is_repaired else history
+    is_known = any(each.code == code and back in (each.at, each.back) for each in kept)
     if is_known or remediation.settling or remediation.by_command or remediation.code in ORDERED:
-        return told
-    return remembering(told, PastRepair(act=PastAct.RETURN, at=back, code=code))
+        return kept
+    return remembering(kept, PastRepair(act=PastAct.RETURN, at=back, code=code))

@@ -145,8 +145,8 @@ class Policy(Struct, frozen=True, kw_only=True):
 
     def notifies_owner(self, code: str, component: Component, beside: Collection[str] = ()) -> bool:
         """Whether the owner of a job hears of this fault."""
-        told = self.rule_for(code, component, beside).notify_owner
-        return self.notify_owner if told is None else told
+        by_rule = self.rule_for(code, component, beside).notify_owner
+        return self.notify_owner if by_rule is None else by_rule
 
     def answers(self, diagnoses: Sequence[Diagnosis]) -> tuple[RuleAnswer, ...]:
         """The answers that take the node out, or would if their rule were not in shadow; the largest remedy first.

@@ -208,8 +208,8 @@ class AbsentWatch:
         found = self._absent.release(fleet, slots, now)
         pages = frozenset(each.node for each in found if each.page)
         lasting = self._absent.lasting(pages, 0.0 if fleet.speakers[:1] == (self._node,) else DEAD_S)
-        told = {each.node for each in before}.union(lasting if speaks else ())
-        self.paged = tuple(each for each in found if each.page and each.node in told)
+        reported = {each.node for each in before}.union(lasting if speaks else ())
+        self.paged = tuple(each for each in found if each.page and each.node in reported)
         news = (each for each in found if not each.page or (each in self.paged and each not in before))
         return tuple(f"{each.node}: {each.message}" for each in news)
 

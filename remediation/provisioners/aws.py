@@ -88,18 +88,18 @@ class Aws:
         the cause.
         """
         with self._calls.counting("aws", f"{service}:{operation}"):
-            told = self._ask(service, operation, parameters)
-            if "answer" in told:
+            reply = self._ask(service, operation, parameters)
+            if "answer" in reply:
                 self._had_credentials = True
-                answer: Mapping[str, Any] = told["answer"] or {}
+                answer: Mapping[str, Any] = reply["answer"] or {}
                 return answer
-            raise self._error(service, operation, told)
+            raise self._error(service, operation, reply)
 
     def would(self, service: str, operation: str, **parameters: Any) -> str:
         """Ask EC2, by its own DryRun, whether it would make this call; returns the sentence. Raises as ``call``."""
-        told = self._ask(service, operation, {**parameters, "DryRun": True})
-        if told.get("trouble") != CallTrouble.WOULD_DO:
-            raise self._error(service, operation, told)
+        reply = self._ask(service, operation, {**parameters, "DryRun": True})
+        if reply.get("trouble") != CallTrouble.WOULD_DO:
+            raise self._error(service, operation, reply)
         return f"{service}:{operation} {_shown(parameters)}: AWS would carry it out (DryRun)"
 
     def _ask(self, service: str, operation: str, parameters: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -126,12 +126,12 @@ class Aws:
             return {"trouble": CallTrouble.UNSENT, "code": "NoChild", "message": str(error)}
         return _told(result)
 
-    def _error(self, service: str, operation: str, told: Mapping[str, Any]) -> BackendError:
-        call, trouble = find_call(service, operation), told.get("trouble")
+    def _error(self, service: str, operation: str, reply: Mapping[str, Any]) -> BackendError:
+        call, trouble = find_call(service, operation), reply.get("trouble")
         action = call.action if call else f"{service}:{operation}"
-        text = f"{action}: {told.get('code', '')}: {told.get('message', '')}"
+        text = f"{action}: {reply.get('code', '')}: {reply.get('message', '')}"
         none_ever = (
-            trouble == CallTrouble.CREDENTIALS and told.get("code") == _NO_CREDENTIALS and not self._had_credentials
+            trouble == CallTrouble.CREDENTIALS and reply.get("code") == _NO_CREDENTIALS and not self._had_credentials
         )
         self._had_credentials = self._had_credentials or trouble in _SENT_WITH_CREDENTIALS
         if none_ever:
@@ -159,11 +159,11 @@ def _environment() -> dict[str, str]:
 def _told(result: CommandResult) -> Mapping[str, Any]:
     """The child's answer. A child that failed may have sent its call before."""
     try:
-        told = json.loads(result.stdout)
+        reply = json.loads(result.stdout)
     except ValueError:
-        told = None
-    if result.code == 0 and isinstance(told, dict):
-        return told
+        reply = None
+    if result.code == 0 and isinstance(reply, dict):
+        return reply
     cut = " (its answer was too long)" if TRUNCATED in result.stdout[-200:] else ""
     output = f"the child ended with {result.code}{cut}: {result.stderr.strip()[-300:]}"
     return {"trouble": CallTrouble.UNKNOWN, "code": "ChildBroke", "message": output}

@@ -127,12 +127,12 @@ def node(tmp_path: Path) -> Iterator[RunningNode]:
 def test_doctor_needs_no_daemon_and_sees_one_that_runs(node: RunningNode) -> None:
     """Missing with its fix before the start, ok with its mode after it; the text and the JSON say the same."""
     before = healthd("doctor", "--json", "--config", str(node.config))
-    assert told(before)["daemon"]["told"] == "missing"
+    assert told(before)["daemon"]["status"] == "missing"
     assert before.returncode == 1
     node.start()
     after = healthd("doctor", "--json", "--config", str(node.config))
     daemon = told(after)["daemon"]
-    assert (daemon["told"], str(node.socket) in daemon["why"]) == ("ok", True)
+    assert (daemon["status"], str(node.socket) in daemon["why"]) == ("ok", True)
     assert "observe" in daemon["why"]
     text = healthd("doctor", "--config", str(node.config))
     assert text.returncode == after.returncode
@@ -170,9 +170,9 @@ def test_a_state_directory_that_hangs_could_not_be_told(disk: FuseDisk, node: Ru
     done = healthd("doctor", "--json", "--config", str(node.config))
     took_s = time.monotonic() - began
     lines = told(done)
-    assert lines["state"]["told"] == "could not tell"
+    assert lines["state"]["status"] == "could not tell"
     assert "no answer within 15 s" in lines["state"]["why"]
     assert "ps -eo" in lines["state"]["fix"]
     assert [about for about, line in lines.items() if line["why"].startswith("no answer within")] == ["state"]
-    assert lines["kernel log"]["told"] == "ok"
+    assert lines["kernel log"]["status"] == "ok"
     assert took_s < limit_s(20)

@@ -83,7 +83,7 @@ class Bus:
 
 def covers_all(wrong: Sequence[Topic], seen: Mapping[str, TopicMemory], now: datetime) -> dict[str, str]:
     """An incident of the fleet reports all that is new here."""
-    return {each.key: "1126-3f2a9c" for each in wrong if each.key not in seen or not seen[each.key].told}
+    return {each.key: "1126-3f2a9c" for each in wrong if each.key not in seen or not seen[each.key].reported}
 
 
 def test_a_reboot_is_three_events_also_while_an_incident_reports_the_node(tmp_path: Path) -> None:

@@ -74,7 +74,7 @@ def test_a_controller_that_dies_loses_no_message(story: Story) -> None:
     end, topics, _ = story[-1]
     after: Story = [(end + number * TICK, topics, IncidentNotices()) for number in range(1, 130)]
     memory, _ = lived(after, memory)
-    assert all(memory[each.key].told for each in topics)
+    assert all(memory[each.key].reported for each in topics)
 
 
 @given(stories())
@@ -88,7 +88,7 @@ def test_only_what_a_notice_covers_or_a_short_wait_is_held(story: Story) -> None
             notice = known.covering(NODE, topic.code, topic.component, critical=topic.critical, now=now)
             seen = memory.get(topic.key)
             is_young = seen is None or seen.gone is not None or now - seen.since < WAIT
-            may_wait = bool(topic.code) and known.is_watched(now) and is_young and not (seen and seen.told)
+            may_wait = bool(topic.code) and known.is_watched(now) and is_young and not (seen and seen.reported)
             if topic.key in keys:
                 assert may_wait if keys[topic.key] == WAITS else notice is not None
             elif keys and topic.critical:

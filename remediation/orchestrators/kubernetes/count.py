@@ -202,8 +202,8 @@ def lasting(
     moment."""
     known = {each: since_s.get(each, now_s) for each in now_there}
     lasts = {ClusterTrouble.NO_TAINT: UNSHOWN_S, ClusterTrouble.LEFT_FENCE: FENCE_HEALS_S}
-    told = [each for each in known if each in since_s and now_s - known[each] >= lasts.get(each.kind, 0.0)]
-    return known, tuple(sorted(told, key=lambda each: (each.node, each.kind, each.scope)))
+    reported = [each for each in known if each in since_s and now_s - known[each] >= lasts.get(each.kind, 0.0)]
+    return known, tuple(sorted(reported, key=lambda each: (each.node, each.kind, each.scope)))
 
 
 def left_fences(since_s: Mapping[Oddity, float], now_s: float) -> dict[str, str]:

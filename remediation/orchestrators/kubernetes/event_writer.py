@@ -75,17 +75,17 @@ class KubeDrainEvents:
     def __init__(self, api: KubeApi, *, leads: Callable[[], None], clock: Callable[[], datetime]) -> None:
         self._telling = KubeEventWriter(api, leads=leads, clock=clock)
         # Node to (hold, the news that was written about it).
-        self._told: dict[str, tuple[str, set[tuple[str, str]]]] = {}
+        self._reported: dict[str, tuple[str, set[tuple[str, str]]]] = {}
 
     def tell(self, drain: Drain, uid: str, plans: Iterable[Plan], stuck: Mapping[str, str]) -> str:
         """Write an Event about each pod that came back or does not go, once per drain and source. ``uid``: the Node's.
         ``stuck``: uid of a pod to why it does not go. Returns why an Event could not be written, or ""."""
-        told = self._told_of(drain)
+        reported = self._reported_of(drain)
         news = {(each.reason, each.pod.source): each for each in _news(plans, stuck)}
         try:
-            for key in sorted(news.keys() - told):
+            for key in sorted(news.keys() - reported):
                 self._tell(drain, uid, news[key])
-                told.add(key)
+                reported.add(key)
         except BackendBusy:
             raise
         except BackendError as error:
@@ -97,17 +97,17 @@ class KubeDrainEvents:
         drain. Returns why an Event could not be written, or ""."""
         went = f"evicted from {drain.node}, which has {fault}: DisruptionTarget is set, podFailurePolicy can ignore it"
         fell = f"failed on {drain.node}, which has {fault}, before healthd evicted it: its owner counts the failure"
-        told = self._told_of(drain)
+        reported = self._reported_of(drain)
         try:
             for pod, message in (*((pod, went) for pod in evicted), *((pod, fell) for pod in died)):
                 meta = pod.metadata
-                if (NODE_FAULT, meta.uid) in told:
+                if (NODE_FAULT, meta.uid) in reported:
                     continue
                 about = f"{drain.record.hold} {meta.uid}"
                 news = ClusterEvent(reason=NODE_FAULT, action="Drain", about=about, note=message)
                 with contextlib.suppress(Conflict, Missing, Ending):  # as below
                     self._telling.of_pod(news, namespace=meta.namespace, name=meta.name, uid=meta.uid)
-                told.add((NODE_FAULT, meta.uid))
+                reported.add((NODE_FAULT, meta.uid))
         except BackendBusy:
             raise
         except BackendError as error:
@@ -116,14 +116,14 @@ class KubeDrainEvents:
 
     def without_fault(self, drain: Drain, pods: Iterable[Pod]) -> list[Pod]:
         """Those whose Event about the fault is not written, as far as this process knows."""
-        told = self._told_of(drain)
-        return [pod for pod in pods if (NODE_FAULT, pod.metadata.uid) not in told]
+        reported = self._reported_of(drain)
+        return [pod for pod in pods if (NODE_FAULT, pod.metadata.uid) not in reported]
 
-    def _told_of(self, drain: Drain) -> set[tuple[str, str]]:
-        hold, told = self._told.get(drain.node, ("", set[tuple[str, str]]()))
-        told = told if hold == drain.record.hold else set()
-        self._told[drain.node] = (drain.record.hold, told)
-        return told
+    def _reported_of(self, drain: Drain) -> set[tuple[str, str]]:
+        hold, reported = self._reported.get(drain.node, ("", set[tuple[str, str]]()))
+        reported = reported if hold == drain.record.hold else set()
+        self._reported[drain.node] = (drain.record.hold, reported)
+        return reported
 
     def _tell(self, drain: Drain, uid: str, news: _PodNews) -> None:
         about, meta = f"{drain.record.hold} {news.pod.source}", news.pod.metadata

@@ -118,29 +118,31 @@ class WrittenEvents:
     """The news that was written and is still true. No clock and no I/O."""
 
     def __init__(self) -> None:
-        self._told: dict[str, _SentEvent] = {}
+        self._reported: dict[str, _SentEvent] = {}
         self._not_before_s = 0.0
 
     def due(self, news: Iterable[ClusterEvent], now_s: float) -> ClusterEvent | None:
         """The news that is to be written next, or None. News that is over is forgotten, and is new when it comes
         back."""
         wanted = {event_name("", each): each for each in news}
-        self._told = {name: told for name, told in self._told.items() if name in wanted}
+        self._reported = {name: reported for name, reported in self._reported.items() if name in wanted}
         if now_s < self._not_before_s:
             return None
-        late = [each for name, each in wanted.items() if name not in self._told or now_s >= self._told[name].next_s]
+        late = [
+            each for name, each in wanted.items() if name not in self._reported or now_s >= self._reported[name].next_s
+        ]
         return late[0] if late else None
 
     def count(self, news: ClusterEvent) -> int:
         """How often this news was written."""
-        told = self._told.get(event_name("", news))
-        return told.count if told is not None else 0
+        reported = self._reported.get(event_name("", news))
+        return reported.count if reported is not None else 0
 
     def told(self, news: ClusterEvent, count: int, now_s: float) -> None:
         """The API server acknowledged the write that counts ``count``."""
         before = self.count(news)
         gap_s = GAPS_S[min(before, len(GAPS_S) - 1)]
-        self._told[event_name("", news)] = _SentEvent(count=count, next_s=now_s + gap_s)
+        self._reported[event_name("", news)] = _SentEvent(count=count, next_s=now_s + gap_s)
 
     def failed(self, now_s: float) -> None:
         """The write failed: events wait a minute, so that conditions and the budget come first."""

@@ -145,11 +145,11 @@ class KubeFleet:
         self._snapshot = counts.snapshot_of(seen, cluster, left, tolerated=self._tolerated)
         odd = counts.oddities(seen, tuple(budgets.values()), records.odd(now), astray)
         now_s = self._monotonic_s()
-        self._odd, told = counts.lasting(odd, self._odd, now_s)
-        told += tuple(Oddity(node=each.node, kind=ClusterTrouble.STRAY_CLAIM, scope=each.scope) for each in astray)
+        self._odd, reported = counts.lasting(odd, self._odd, now_s)
+        reported += tuple(Oddity(node=each.node, kind=ClusterTrouble.STRAY_CLAIM, scope=each.scope) for each in astray)
         gone, self._gone = self._gone, {}
         remarks = {**counts.left_fences(self._odd, now_s), **freed}
-        return SyncView(seen=seen, budget=cluster, gone=gone, remarks=remarks, uncovered=uncovered, oddities=told)
+        return SyncView(seen=seen, budget=cluster, gone=gone, remarks=remarks, uncovered=uncovered, oddities=reported)
 
     @property
     def scopes(self) -> tuple[Scope, ...]:
@@ -192,7 +192,7 @@ class KubeFleet:
         """Remove the claims that waste a slot, each after its Node was read again. Returns the claims that are reported
         as astray, and a message for each node whose claim was idle."""
         now_s, label, freed = self._monotonic_s(), self._scope_label, dict[str, str]()
-        told, due = self._stray_claims.astray(strays(nodes, budgets, label), nodes, now_s)
+        reported, due = self._stray_claims.astray(strays(nodes, budgets, label), nodes, now_s)
         for each in due:
             if (node := self._node(each.node)) is not None and is_astray(node, each.scope, label):
                 self._unclaim(each, lists)
@@ -203,7 +203,7 @@ class KubeFleet:
                     f"its claim was removed from the Lease {leases.lease_name(each.scope)}: for over {IDLE_S:g} s the"
                     f" node was in service without a taint of healthd's, and its agent reports it healthy"
                 )
-        return told, freed
+        return reported, freed
 
     def _unclaim(self, stray: Stray, lists: Mapping[str, dict[str, Any]]) -> None:
         note = {leases.key_of(stray.node): None}

@@ -116,8 +116,8 @@ def _messages(lease: Mapping[str, Any] | None) -> tuple[dict[str, str], list[str
     except ValueError:
         return {}, []
     listed = status.get("nodes") if isinstance(status, Mapping) else None
-    told = [each for each in listed if isinstance(each, Mapping)] if isinstance(listed, Sequence) else []
-    pairs = [(str(each.get("node") or ""), str(each.get("message") or "")) for each in told]
+    entries = [each for each in listed if isinstance(each, Mapping)] if isinstance(listed, Sequence) else []
+    pairs = [(str(each.get("node") or ""), str(each.get("message") or "")) for each in entries]
     return {node: message for node, message in pairs if node and message}, [
         message for node, message in pairs if message and not node
     ]

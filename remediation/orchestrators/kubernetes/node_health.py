@@ -94,10 +94,10 @@ class ReadRecord(Struct, frozen=True, kw_only=True):
 
 def record_of(handoff: HandoffRecord) -> dict[str, Any]:
     """A handoff record as fields, without those that have no value."""
-    told = msgspec.to_builtins(handoff)
-    history = [{name: value for name, value in each.items() if value} for each in told.pop("history")]
-    told = {_CAMEL.get(name, name): value for name, value in told.items() if value}
-    return {**told, "history": history} if history else told
+    fields = msgspec.to_builtins(handoff)
+    history = [{name: value for name, value in each.items() if value} for each in fields.pop("history")]
+    fields = {_CAMEL.get(name, name): value for name, value in fields.items() if value}
+    return {**fields, "history": history} if history else fields
 
 
 def read_record(record: Any, now: datetime | None = None) -> ReadRecord:

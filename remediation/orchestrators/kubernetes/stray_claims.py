@@ -101,9 +101,9 @@ class StrayClaims:
             for each in found
             if each in kept and now_s - kept[each][0] >= (RELABELLED_S if is_tainted(nodes[each.node]) else 0.0)
         ]
-        told = [each for each, (first_s, last_s) in kept.items() if each in found or last_s > first_s]
+        reported = [each for each, (first_s, last_s) in kept.items() if each in found or last_s > first_s]
         self._astray = kept | {each: (kept.get(each, (now_s, now_s))[0], now_s) for each in found}
-        return _sorted(told), _sorted(due)
+        return _sorted(reported), _sorted(due)
 
     def idle(self, found: Collection[Stray], now_s: float) -> tuple[Stray, ...]:
         """The claims to remove now. The time of a claim that was not seen in between begins again."""

@@ -31,7 +31,7 @@ def looked(node: RunningNode) -> dict[str, dict[str, Any]]:
     def answered() -> bool:
         done = node.healthd("doctor", "--json", "--config", str(node.config), timeout_s=120.0)
         found.update({line["about"]: line for line in json.loads(done.stdout)["lines"]})
-        return bool(found["metadata"]["told"] == "ok")
+        return bool(found["metadata"]["status"] == "ok")
 
     node.wait(answered, limit_s(30.0), "the metadata service to answer in time")
     return found
@@ -40,13 +40,13 @@ def looked(node: RunningNode) -> dict[str, dict[str, Any]]:
 def test_a_right_that_is_there_and_one_that_is_not(node: RunningNode, endpoint: AwsEndpoint) -> None:
     """EC2 is asked whether it would, and never to do it; a denial names the IAM action and where its policy is."""
     lines = looked(node)
-    assert lines["metadata"]["told"] == "ok"
-    assert lines["repair: reboot_node"]["told"] == "ok"
+    assert lines["metadata"]["status"] == "ok"
+    assert lines["repair: reboot_node"]["status"] == "ok"
     assert lines["repair: reboot_node"]["why"].endswith("AWS would carry it out (DryRun)")
-    assert (lines["repair: replace_node"]["told"], lines["repair: replace_node"]["optional"]) == ("missing", True)
+    assert (lines["repair: replace_node"]["status"], lines["repair: replace_node"]["optional"]) == ("missing", True)
     endpoint.always["RebootInstances"] = DENIED  # however often it is asked again
     denied = looked(node)["repair: reboot_node"]
-    assert denied["told"] == "missing"
+    assert denied["status"] == "missing"
     assert "needs the IAM action ec2:RebootInstances" in denied["why"]
     assert "packaging/iam" in denied["fix"]
     assert {each["DryRun"] for each in endpoint.requests_for("RebootInstances")} == {"true"}
@@ -57,5 +57,5 @@ def test_an_aws_that_is_not_there_could_not_be_told(node: RunningNode, endpoint:
     text = node.config.read_text().replace(endpoint.url, "http://127.0.0.1:9")
     node.config.write_text(text.replace("[provisioner.aws]", "[provisioner.aws]\ntimeout_s = 5"))
     line = looked(node)["repair: reboot_node"]
-    assert line["told"] == "could not tell"
+    assert line["status"] == "could not tell"
     assert "network to AWS" in line["fix"]

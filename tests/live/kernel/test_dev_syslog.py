@@ -100,7 +100,7 @@ def test_the_doctor_says_that_the_capability_is_missing(rights: tuple[str, ...],
     (tmp_path / "c.toml").write_text('[sources]\nkmsg = "syslog"\n[orchestrator]\nkind = "local"\n')
     done = with_rights(rights, "-m", "healthd", "doctor", "--json", "--config", str(tmp_path / "c.toml"))
     (line,) = (each for each in json.loads(done.stdout)["lines"] if each["about"] == "kernel log")
-    assert line["told"] == ("ok" if may else "missing")
+    assert line["status"] == ("ok" if may else "missing")
     assert may or "CAP_SYSLOG" in line["fix"]
 
 

@@ -53,8 +53,8 @@ def asked(node: AgentNode) -> Lines:
 def told(lines: Lines) -> dict[str, str]:
     """The worst word of each, in brackets where healthd works without."""
     rank = ["ok", "not needed", "could not tell", "missing"]
-    worst = {name: max(each, key=lambda line: rank.index(line["told"])) for name, each in lines.items() if each}
-    return {name: f"({line['told']})" if line["optional"] else line["told"] for name, line in worst.items()}
+    worst = {name: max(each, key=lambda line: rank.index(line["status"])) for name, each in lines.items() if each}
+    return {name: f"({line['status']})" if line["optional"] else line["status"] for name, line in worst.items()}
 
 
 def versions(plane: ControlPlane) -> list[str]:
@@ -155,7 +155,7 @@ def test_a_kind_that_is_missing_is_named_with_what_brings_it(control_plane: Cont
     with without(control_plane, CRD):
         control_plane.wait(lambda: control_plane.admin.get(CRD).status == 404, 30, "the kind to be gone")
         (line,) = asked(node)["NodeHealth"]
-    assert (line["told"], "does not serve nodehealths.healthd.io" in line["why"]) == ("missing", True)
+    assert (line["status"], "does not serve nodehealths.healthd.io" in line["why"]) == ("missing", True)
     assert "nodehealths.yaml" in line["fix"]
 
 
@@ -226,5 +226,5 @@ def test_init_writes_what_the_doctor_finds_nothing_wrong_with(
     node.daemon.config = path
     done = node.daemon.healthd("doctor", "--json", "--config", str(path), timeout_s=120, **environ)
     lines = {line["about"]: line for line in json.loads(done.stdout)["lines"]}
-    assert lines["configuration"]["told"] == "ok"
-    assert [lines[name]["told"] for name in ABOUT] == ["ok"] * len(ABOUT)
+    assert lines["configuration"]["status"] == "ok"
+    assert [lines[name]["status"] for name in ABOUT] == ["ok"] * len(ABOUT)

@@ -37,10 +37,10 @@ def test_a_slurmctld_that_answers_and_a_node_that_it_does_not_know(slurm: SlurmL
     """Its version and the node's state; a wrong name is missing, with the setting that mends it."""
     before = slurm.states()
     _, line, _ = asked(slurm, tmp_path, "n0001")
-    assert line["told"] == "ok"
+    assert line["status"] == "ok"
     assert re.fullmatch(r"slurmctld answers \(slurm\S* \d+\.\d+\S*\); n0001 is idle", line["why"])
     _, line, _ = asked(slurm, tmp_path, "n9999")
-    assert line["told"] == "missing"
+    assert line["status"] == "missing"
     assert "NodeName of slurm.conf" in line["fix"]
     assert slurm.states() == before
 
@@ -52,7 +52,7 @@ def test_a_slurmctld_that_sleeps_could_not_be_told(slurm: SlurmLab, tmp_path: Pa
         _, line, took_s = asked(slurm, tmp_path, "n0001")
     finally:
         slurm.ctld_resume()
-    assert line["told"] == "could not tell"
+    assert line["status"] == "could not tell"
     assert "scontrol ping" in line["fix"]
     assert took_s < limit_s(20)
 
@@ -61,5 +61,5 @@ def test_clients_that_are_not_where_they_should_be(slurm: SlurmLab, tmp_path: Pa
     """The folder that is configured holds none of Slurm's commands: it could not be asked, and the setting is named."""
     (tmp_path / "empty").mkdir()
     _, line, _ = asked(slurm, tmp_path, "n0001", more=f'bin_dir = "{tmp_path}/empty"\n')
-    assert line["told"] == "could not tell"
+    assert line["status"] == "could not tell"
     assert "[orchestrator.slurm] bin_dir" in line["fix"]

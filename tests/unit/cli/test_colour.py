@@ -15,7 +15,7 @@ import pytest
 from healthd.cli.output import clipped
 from healthd.observe.cause_text import SIGNS
 from healthd.observe.text_lines import COLOURS, TextLine, joined
-from healthd.setup.doctor import DoctorResult, LookResult, as_text
+from healthd.setup.doctor import DoctorResult, DoctorStatus, as_text
 from tests.support.limits import limit_s
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -55,10 +55,10 @@ def test_no_state_is_told_by_colour_alone() -> None:
 def test_the_doctor_has_a_colour_for_each_result() -> None:
     """Red where something must be there, cyan where healthd does without it."""
     lines = [
-        DoctorResult(about="a", told=LookResult.OK, why="there"),
-        DoctorResult(about="b", told=LookResult.MISSING, why="gone", fix="install it"),
-        DoctorResult(about="c", told=LookResult.MISSING, why="gone", optional=True),
-        DoctorResult(about="d", told=LookResult.NOT_REPORTED, why="no answer"),
+        DoctorResult(about="a", status=DoctorStatus.OK, why="there"),
+        DoctorResult(about="b", status=DoctorStatus.MISSING, why="gone", fix="install it"),
+        DoctorResult(about="c", status=DoctorStatus.MISSING, why="gone", optional=True),
+        DoctorResult(about="d", status=DoctorStatus.NOT_REPORTED, why="no answer"),
     ]
     shown = as_text(lines, colour=True).splitlines()
     assert [re.findall(r"\x1b\[([0-9;]*)m", line) for line in shown] == [

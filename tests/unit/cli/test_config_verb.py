@@ -8,7 +8,7 @@ import pytest
 
 from healthd.api.grammar import parse
 from healthd.cli import config, doctor
-from healthd.setup.doctor import LookResult
+from healthd.setup.doctor import DoctorStatus
 
 REPAIR = '[remediation]\nmode = "{mode}"\n[provisioner]\nkind = "{kind}"\n'
 
@@ -50,7 +50,7 @@ def test_the_doctor_reads_a_file_named_relative_to_the_folder(tmp_path: Path, mo
     (tmp_path / "site.toml").write_text('[remediation]\nmode = "quarantine"\n')
     monkeypatch.chdir(tmp_path)
     _, (line, *_) = doctor._configuration(parse(["doctor", "--config", "site.toml"]))
-    assert (line.told, line.why) == (LookResult.OK, f"{tmp_path}/site.toml; mode quarantine")
+    assert (line.status, line.why) == (DoctorStatus.OK, f"{tmp_path}/site.toml; mode quarantine")
 
 
 @pytest.mark.parametrize(

@@ -31,8 +31,8 @@ def test_silence_lasts_from_a_fault_or_a_message_to_the_next(
 ) -> None:
     """Each is (hour, wrong, told). A node that is well breaks a silence as a message does."""
     silence = Silence()
-    for hours, wrong, told in seen:
-        silence.note(at(hours), wrong=wrong, told=told)
+    for hours, wrong, reported in seen:
+        silence.note(at(hours), wrong=wrong, reported=reported)
     assert silence.longest_s == longest_h * 3600
 
 

@@ -14,7 +14,7 @@ from healthd.config.schema.config import Config
 from healthd.core.check import discover
 from healthd.core.errors import BackendBusy, BackendDenied, BackendRefused, BackendUnknown
 from healthd.core.model import Mode
-from healthd.setup.doctor import DoctorResult, LookResult, as_json, as_text, exit_code
+from healthd.setup.doctor import DoctorResult, DoctorStatus, as_json, as_text, exit_code
 from healthd.setup.machine_probes import machine_probes
 from healthd.setup.remote_probes import remote_probes, tried
 from healthd.sim.machine import SimulatedMachine
@@ -22,11 +22,11 @@ from healthd.sim.nvml import write_state
 from healthd.sim.nvml_state import healthy_state
 
 CHECKS = {name: check.settings for name, check in discover().items()}
-OK = DoctorResult(about="a", told=LookResult.OK, why="as it must be")
-GONE = DoctorResult(about="b", told=LookResult.MISSING, why="it is\nnot there\x1b[2J", fix="install it")
-NOT_REPORTED = DoctorResult(about="c", told=LookResult.NOT_REPORTED, why="no answer", fix="look")
-SPARE = DoctorResult(about="d", told=LookResult.MISSING, why="not there", fix="install it", optional=True)
-UNNEEDED = DoctorResult(about="e", told=LookResult.UNNEEDED, why="no GPU")
+OK = DoctorResult(about="a", status=DoctorStatus.OK, why="as it must be")
+GONE = DoctorResult(about="b", status=DoctorStatus.MISSING, why="it is\nnot there\x1b[2J", fix="install it")
+NOT_REPORTED = DoctorResult(about="c", status=DoctorStatus.NOT_REPORTED, why="no answer", fix="look")
+SPARE = DoctorResult(about="d", status=DoctorStatus.MISSING, why="not there", fix="install it", optional=True)
+UNNEEDED = DoctorResult(about="e", status=DoctorStatus.UNNEEDED, why="no GPU")
 
 
 @pytest.mark.parametrize(
@@ -68,12 +68,12 @@ def test_a_program_reads_every_line() -> None:
     assert data["schema"] == "healthd.doctor/v1"
     assert data["lines"][0] == {
         "about": "b",
-        "told": "missing",
+        "status": "missing",
         "why": "it is\nnot there\x1b[2J",
         "fix": "install it",
         "optional": False,
     }
-    assert [line["told"] for line in data["lines"]] == ["missing", "not needed"]
+    assert [line["status"] for line in data["lines"]] == ["missing", "not needed"]
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -92,8 +92,8 @@ def line(config: Config, name: str, socket: str = "/nowhere/s") -> DoctorResult:
 
 def test_folders_and_the_kernel_log(config: Config, tmp_path: Path) -> None:
     """Written to where it is, made where it can be, missing where it cannot; the log is read, a pipe is left alone."""
-    assert line(config, "kernel log").told is LookResult.OK
-    assert (line(config, "socket").told, "is writable" in line(config, "socket").why) == (LookResult.OK, True)
+    assert line(config, "kernel log").status is DoctorStatus.OK
+    assert (line(config, "socket").status, "is writable" in line(config, "socket").why) == (DoctorStatus.OK, True)
     assert "does not exist yet" in line(config, "state").why
     (tmp_path / "file").touch()
     lost = replace(
@@ -101,26 +101,29 @@ def test_folders_and_the_kernel_log(config: Config, tmp_path: Path) -> None:
         daemon=replace(config.daemon, state_dir=f"{tmp_path}/file/state"),
         sources=replace(config.sources, kmsg=f"{tmp_path}/no-kmsg"),
     )
-    assert (line(lost, "state").told, "[daemon] state_dir" in line(lost, "state").fix) == (LookResult.MISSING, True)
-    assert (line(lost, "kernel log").told, "CAP_SYSLOG" in line(lost, "kernel log").fix) == (LookResult.MISSING, True)
+    assert (line(lost, "state").status, "[daemon] state_dir" in line(lost, "state").fix) == (DoctorStatus.MISSING, True)
+    assert (line(lost, "kernel log").status, "CAP_SYSLOG" in line(lost, "kernel log").fix) == (
+        DoctorStatus.MISSING,
+        True,
+    )
     assert list(tmp_path.glob("machine/tmp*")) == []
     daemon = line(config, "daemon")
-    assert (daemon.told, "systemctl start" in daemon.fix) == (LookResult.MISSING, True)
+    assert (daemon.status, "systemctl start" in daemon.fix) == (DoctorStatus.MISSING, True)
 
 
 def test_a_state_that_a_boot_empties_is_missing_in_mode_repair(config: Config, tmp_path: Path) -> None:
     """A daemon that only looks, or only takes nodes out, may forget."""
     table = Path(config.sources.proc_root) / "self/mountinfo"
     table.write_text(f"{table.read_text()}99 1 0:77 / {tmp_path} rw - tmpfs tmpfs rw\n")
-    assert (line(config, "state").told, "is on tmpfs" in line(config, "state").why) == (LookResult.MISSING, True)
+    assert (line(config, "state").status, "is on tmpfs" in line(config, "state").why) == (DoctorStatus.MISSING, True)
     quarantine = replace(config, remediation=replace(config.remediation, mode=Mode.QUARANTINE))
-    assert line(quarantine, "state").told is LookResult.OK
+    assert line(quarantine, "state").status is DoctorStatus.OK
 
 
 def test_a_folder_that_takes_no_file_is_missing(config: Config) -> None:
     """/proc is there, and nobody can write to it, not even root."""
     sealed = replace(config, daemon=replace(config.daemon, state_dir="/proc"))
-    assert line(sealed, "state").told is LookResult.MISSING
+    assert line(sealed, "state").status is DoctorStatus.MISSING
 
 
 @pytest.mark.process
@@ -129,21 +132,21 @@ def test_the_machine_is_asked_as_the_checks_ask_it(config: Config) -> None:
     assert line(config, "NVML").why == "driver 580.95.05 answers for 8 of 8 GPUs on the bus"
     assert line(config, "instance").why.startswith("p5.48xlarge: 8 H100")
     assert line(config, "host.clock") == DoctorResult(
-        about="host.clock", told=LookResult.UNNEEDED, why="the check is disabled"
+        about="host.clock", status=DoctorStatus.UNNEEDED, why="the check is disabled"
     )
-    assert line(config, "gpu.gdrcopy").told is LookResult.OK
+    assert line(config, "gpu.gdrcopy").status is DoctorStatus.OK
     fi_info = line(config, "fi_info")
     if not os.path.exists("/opt/amazon/efa/bin/fi_info"):
-        assert (fi_info.told, fi_info.optional, "EFA installer" in fi_info.fix) == (LookResult.MISSING, True, True)
+        assert (fi_info.status, fi_info.optional, "EFA installer" in fi_info.fix) == (DoctorStatus.MISSING, True, True)
 
 
 @pytest.mark.process
 def test_a_driver_that_answers_with_an_error_is_loaded_by_the_operator(config: Config) -> None:
     """The line does not send the operator back to `healthd check`, which sent them here."""
     write_state(config.sources.nvml_library, {**healthy_state("p5.48xlarge"), "lib.fault": "driver_not_loaded"})
-    told = line(config, "NVML")
-    assert told.told is LookResult.NOT_REPORTED
-    assert "modprobe nvidia" in told.fix
+    status = line(config, "NVML")
+    assert status.status is DoctorStatus.NOT_REPORTED
+    assert "modprobe nvidia" in status.fix
 
 
 @pytest.mark.process
@@ -156,33 +159,33 @@ def test_what_a_machine_does_not_need_is_named(tmp_path: Path) -> None:
     path.write_text(f'[sources]\nsys_root = "{tmp_path}/sys"\nproc_root = "{tmp_path}/proc"\n')
     bare = load(path, checks=CHECKS, environ={}).config
     for name in ("NVML", "nvidia-smi", "nvidia-bug-report.sh", "fi_info", "lfs", "NCCL", "metadata", "efa.provider"):
-        assert line(bare, name).told is LookResult.UNNEEDED, name
-    assert (line(bare, "instance").told, line(bare, "instance").optional) == (LookResult.NOT_REPORTED, True)
+        assert line(bare, name).status is DoctorStatus.UNNEEDED, name
+    assert (line(bare, "instance").status, line(bare, "instance").optional) == (DoctorStatus.NOT_REPORTED, True)
 
 
 @pytest.mark.process
 def test_repair_is_tried_dry(config: Config) -> None:
     """A command that would run, and a remedy that nobody here can carry out: it pages, and does not count."""
     reboot, replaced = remote_probes(config, {})["repair"]()
-    assert (reboot.told, "would run" in reboot.why) == (LookResult.OK, True)
-    assert (replaced.told, replaced.optional) == (LookResult.MISSING, True)
+    assert (reboot.status, "would run" in reboot.why) == (DoctorStatus.OK, True)
+    assert (replaced.status, replaced.optional) == (DoctorStatus.MISSING, True)
 
 
 @pytest.mark.parametrize(
-    ("error", "told"),
+    ("error", "status"),
     [
-        (BackendDenied("AccessDenied"), LookResult.MISSING),
-        (BackendRefused("no"), LookResult.MISSING),
-        (BackendBusy("throttled: it can be asked again"), LookResult.NOT_REPORTED),
-        (BackendUnknown("no answer"), LookResult.NOT_REPORTED),
+        (BackendDenied("AccessDenied"), DoctorStatus.MISSING),
+        (BackendRefused("no"), DoctorStatus.MISSING),
+        (BackendBusy("throttled: it can be asked again"), DoctorStatus.NOT_REPORTED),
+        (BackendUnknown("no answer"), DoctorStatus.NOT_REPORTED),
     ],
 )
-def test_no_answer_is_not_a_missing_right(error: Exception, told: LookResult) -> None:
+def test_no_answer_is_not_a_missing_right(error: Exception, status: DoctorStatus) -> None:
     """A policy gives a right that is missing; silence is a matter of the network, and says nothing of rights."""
 
     def dry_run() -> str:
         raise error
 
     found = tried("repair: reboot_node", dry_run, "")
-    assert (found.told, found.why) == (told, str(error))
+    assert (found.status, found.why) == (status, str(error))
     assert found.fix

@@ -238,16 +238,16 @@ def test_all_mistakes_are_told_with_their_lines() -> None:
         from_nhc(text, name="nhc.conf")
     problems = caught.value.problems
     assert [problem.split(":")[1] for problem in problems] == [str(number) for number in range(1, 13)]
-    told = "\n".join(problems)
+    status = "\n".join(problems)
     for words in ("expected HOSTS || CHECK", "whole number", "begins with /", "a share such as 10%", "256GB"):
-        assert words in told
+        assert words in status
     for words in (
         "expected one service; got nothing",
         "the name of a process",
         "-u needs a value",
         "quotes do not match",
     ):
-        assert words in told
+        assert words in status
 
 
 def test_a_control_character_stays_in_its_comment() -> None:

@@ -12,7 +12,7 @@ from healthd.config.schema.config import Config, OrchestratorSection, ScopeBudge
 from healthd.config.schema.kubernetes import KubernetesSection
 from healthd.remediation.orchestrators.kubernetes.budget import Budget, Claim
 from healthd.remediation.orchestrators.kubernetes.old_records import MARKS
-from healthd.setup.doctor import LookResult
+from healthd.setup.doctor import DoctorStatus
 from healthd.setup.kubernetes_probes import budget_line, kubernetes_probes, rights_of, token_lines
 from healthd.setup.remote_probes import remote_probes
 from tests.support.running import ROOT
@@ -22,29 +22,29 @@ AGENT = "system:serviceaccount:healthd:healthd-agent"
 
 
 @pytest.mark.parametrize(
-    ("user", "node", "told", "optional", "words"),
+    ("user", "node", "status", "optional", "words"),
     [
-        (AGENT, "n1", LookResult.OK, False, "of a pod on n1"),
-        (AGENT, "", LookResult.MISSING, False, "it names no node"),
-        (AGENT, "n2", LookResult.MISSING, False, "a pod on n2, and this node is n1"),
-        ("kubernetes-admin", "", LookResult.MISSING, True, f"the admission policies apply to {AGENT} alone"),
+        (AGENT, "n1", DoctorStatus.OK, False, "of a pod on n1"),
+        (AGENT, "", DoctorStatus.MISSING, False, "it names no node"),
+        (AGENT, "n2", DoctorStatus.MISSING, False, "a pod on n2, and this node is n1"),
+        ("kubernetes-admin", "", DoctorStatus.MISSING, True, f"the admission policies apply to {AGENT} alone"),
         (
             "system:serviceaccount:other:healthd-agent",
             "n1",
-            LookResult.MISSING,
+            DoctorStatus.MISSING,
             True,
             "do not limit this user",
         ),
     ],
 )
 def test_a_token_is_judged_as_the_policies_will(
-    user: str, node: str, told: LookResult, optional: bool, words: str
+    user: str, node: str, status: DoctorStatus, optional: bool, words: str
 ) -> None:
     """They speak of one ServiceAccount and of the node in its token; whoever else asks is not kept by them."""
     (line,) = token_lines(user, node, CONFIG, "n1")
-    assert (line.told, line.optional) == (told, optional)
+    assert (line.status, line.optional) == (status, optional)
     assert words in line.why
-    assert bool(line.fix) is (told is not LookResult.OK)
+    assert bool(line.fix) is (status is not DoctorStatus.OK)
 
 
 def test_the_rights_are_those_of_the_manifest() -> None:
@@ -93,13 +93,13 @@ def budget(limit: int, *, counted: bool = True) -> Budget:
 def test_a_budget_of_nothing_is_missing() -> None:
     """Who holds a claim and who is out without one count together; who wrote the numbers is said."""
     line = budget_line(budget(3), observes=False)
-    assert (line.told, line.why.partition(",")[0]) == (LookResult.OK, "cluster: 2 of 64 nodes are out")
+    assert (line.status, line.why.partition(",")[0]) == (DoctorStatus.OK, "cluster: 2 of 64 nodes are out")
     assert "by healthd controller" in line.why
     assert budget_line(budget(3, counted=False), observes=False).why.endswith("as installed")
     for observes in (True, False):
         none = budget_line(budget(0), observes=observes)
-        assert (none.told, none.optional, "healthd takes no node out" in none.why) == (
-            LookResult.MISSING,
+        assert (none.status, none.optional, "healthd takes no node out" in none.why) == (
+            DoctorStatus.MISSING,
             observes,
             True,
         )
