@@ -632,8 +632,8 @@ class Repairs:
         return StepResult(remediation=at_next(self._not_begun(remediation), now), message=message, go_on=True)
 
     def _undone(self, remediation: Remediation, now: datetime) -> str:
-        """What became of the node that is not ours any more, while no controller has begun what was asked of it; or
-        "". Afterwards the act may have taken our drain away, and what was asked for must not meet a job."""
+        """Why the node is not ours any more, where no controller has begun the request; else "". Once one has begun it,
+        the act itself may have taken our drain away, and a request that waits must not meet a job."""
         record = self._record()
         if record is None or record.remediation_id != remediation.id or is_begun(record):
             return ""

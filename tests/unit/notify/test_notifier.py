@@ -286,7 +286,7 @@ def test_a_disk_that_refuses_keeps_nobody_from_being_told() -> None:
     assert (desk.told(), desk.kept) == ([["wrong a"]], "")
     desk.full = False
     desk.after(1, "a")
-    assert '"told":true' in desk.kept
+    assert '"reported":true' in desk.kept
 
 
 @pytest.mark.parametrize("kept", ["", "{", '{"seen": 3}'])
