@@ -13,12 +13,17 @@ import pytest
 from healthd.cli.explain import explained
 from healthd.cli.node_texts import node_text, node_texts
 from healthd.config.schema.config import Config
+from healthd.controller.kube_troubles import REASONS
 from healthd.core.check import discover
 from healthd.core.errors import UsageError
 from healthd.core.model import Action, Remedy
+from healthd.job.text import at_drain
 from healthd.remediation.decide.remediation import ORDERED, visible_text
 from healthd.remediation.orchestrators.kubernetes.conditions import TYPES, reason_of, states_of
+from healthd.remediation.orchestrators.kubernetes.event_writer import NODE_FAULT
 from healthd.remediation.orchestrators.slurm.incident_reservations import FENCE, WATCH, notice_name
+from healthd.remediation.orchestrators.slurm.job_comments import PREFIX
+from healthd.remediation.orchestrators.slurm.jobs import taken_name
 from healthd.remediation.orchestrators.slurm.slots import freeze_name
 from healthd.remediation.provisioners.slurm_node import ACTION_REBOOT, ACTION_REPLACE
 from healthd.remediation.records.handoff import HandoffRecord
@@ -30,6 +35,14 @@ ROOT = Path(__file__).parents[3]
 NOW = datetime(2026, 11, 24, tzinfo=UTC)
 KEY = re.compile(r"(?:[a-z]+\.)?healthd\.io/[a-z-]*")
 CONFIG = Config()
+SENTENCES = (
+    at_drain("gpu-213", "gpu.xid.79", "GPU 3"),
+    "node gpu-213 GPU 3 XID 79 12:03:07; drained; requeued",
+    "node gpu-213 is not fit for job 7: healthd: gpu.xid.79 gpu:0000:05:00 [a321e36c]",
+    "no node fault seen on 32 nodes",
+    "not known whose fault: gpu-213 of 32 nodes could not tell",
+)
+"""Of the AdminComment of a job."""
 
 
 def keys() -> Iterator[str]:
@@ -63,6 +76,13 @@ WRITTEN = [
     '{"healthd":"healthd state=ok"}',
     ACTION_REBOOT,
     ACTION_REPLACE,
+    taken_name("4711", 0),
+    *REASONS.values(),
+    NODE_FAULT,
+    "PodCameBack",
+    "DrainStuck",
+    "NodeIsOut",
+    *(f"{PREFIX}{sentence}" for sentence in SENTENCES),
 ]
 
 
