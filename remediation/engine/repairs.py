@@ -37,7 +37,7 @@ from healthd.remediation.records.handoff import UNASKED_S, HandoffRecord, instan
 
 _REPEATS_AFTER = timedelta(minutes=1)
 _TRIES_AFTER = timedelta(seconds=30)
-"""How long what the platform or the fleet has against an act holds: neither is asked at each call, for hours."""
+"""How long it holds that too many machines were replaced: the fleet is not read at each call, for hours."""
 
 
 class RepairPort(Protocol):
@@ -157,7 +157,7 @@ class Repairs:
         self._resetting = ""
         self._answered = ("", 0)  # the last request that its platform has answered: its remediation, and which attempt
         self._repeated = (datetime.min.replace(tzinfo=UTC), "")  # when one was repeated last, or was to be, and how
-        self._held: tuple[Remediation, datetime, StepResult] | None = None  # what was held back last, when, and why
+        self._rate = (("", ""), datetime.min.replace(tzinfo=UTC), "")  # of what too many were last, when, and why
         self._before: str | None = None  # the record before the act that is about to be begun
 
     def reset(self, remediation: Remediation, now: datetime) -> StepResult:
@@ -199,7 +199,7 @@ class Repairs:
         try:
             self._provisioner.reboot()
         except BackendBusy as error:
-            return self._put_off(begun, now, "reboot", error)
+            return waits(self._put_off(begun, now), "reboot", Refused(kind=Refusal.MANAGED, reason=str(error)))
         except BackendRefused as error:
             return self.after_no(self._refused(begun, now), now, "reboot", error)
         except BackendUnknown as error:  # whether it took our drain's place, the next reading tells
@@ -224,7 +224,7 @@ class Repairs:
         try:
             self._provisioner.replace()
         except BackendBusy as error:
-            return self._put_off(begun, now, "replacement", error)
+            return waits(self._put_off(begun, now), "replacement", Refused(kind=Refusal.MANAGED, reason=str(error)))
         except BackendRefused as error:
             return self.after_no(self._refused(begun, now), now, "replacement", error)
         except BackendUnknown as error:
@@ -369,34 +369,21 @@ class Repairs:
             return self.again_or_fail(remediation, now, "no attempt is left")
         if (why := self._gates.no_repair_now(remediation, view)) is not None:
             return waits(remediation, act, why)
-        if (result := self._held_still(remediation, now)) is not None:
-            return result
         if other := self._provisioner.stands_down():
-            return self._held_back(remediation, now, act, Refused(kind=Refusal.MANAGED, reason=other))
+            return waits(remediation, act, Refused(kind=Refusal.MANAGED, reason=other))
         return None
 
     def _too_many(self, remediation: Remediation, now: datetime) -> StepResult | None:
         """Why no machine of the fleet may be replaced now; None for one that was let through already."""
         if remediation.attempts or self._has_its_record(remediation):
             return None
-        if not (why := self._gates.too_many(by_command=bool(remediation.command))):
+        asked, (of, at, why) = (remediation.id, remediation.command), self._rate
+        if not (why and of == asked and timedelta() <= now - at < _TRIES_AFTER):
+            at, why = now, self._gates.too_many(by_command=bool(remediation.command))
+        self._rate = (asked, at, why)
+        if not why:
             return None
-        return self._held_back(remediation, now, "replacement", Refused(kind=Refusal.RATE, reason=why), page=True)
-
-    def _held_back(
-        self, remediation: Remediation, now: datetime, act: str, why: Refused, *, page: bool = False
-    ) -> StepResult:
-        result = waits(remediation, act, why, page=page)
-        self._held = (replace(remediation, note=""), now, result)
-        return result
-
-    def _held_still(self, remediation: Remediation, now: datetime) -> StepResult | None:
-        """The same wait as before for the same remediation, for a while."""
-        if self._held is None:
-            return None
-        held, at, result = self._held
-        is_same = held == replace(remediation, note="") and timedelta() <= now - at < _TRIES_AFTER
-        return replace(result, remediation=remediation) if is_same else None
+        return waits(remediation, "replacement", Refused(kind=Refusal.RATE, reason=why), page=True)
 
     def _begun(self, remediation: Remediation, now: datetime, act: str) -> Remediation | StepResult:
         """The remediation with the intent of an act written down and everything read again after; else why it is not
@@ -505,10 +492,10 @@ class Repairs:
         """Nothing was done, so the attempt does not count."""
         return replace(remediation, phase=Phase.PLANNED, attempts=remediation.attempts - 1, acts=remediation.acts[:-1])
 
-    def _put_off(self, begun: Remediation, now: datetime, act: str, error: BackendBusy) -> StepResult:
-        """An act for which the platform has no time now: until it has, nothing is counted."""
-        self._unmark(begun, now)
-        return self._held_back(self._not_begun(begun), now, act, Refused(kind=Refusal.MANAGED, reason=str(error)))
+    def _put_off(self, remediation: Remediation, now: datetime) -> Remediation:
+        """The same of an act for which the platform has no time now: until it has, nothing is counted."""
+        self._unmark(remediation, now)
+        return self._not_begun(remediation)
 
     def _refused(self, remediation: Remediation, now: datetime) -> Remediation:
         """An attempt, and no repair: the answer was no."""
