@@ -15,7 +15,6 @@ import math
 import os
 import select
 import subprocess
-import tempfile
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -126,7 +125,8 @@ class JournalLog:
         try:
             tool, options = find_tool("journalctl"), _arguments(self._cursor, self._options)
             argv = [tool, "--output=json", "--no-pager", "--follow", "--no-tail", *options]
-            self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - it is the child's until that has ended
+            # In memory: a user can fill every folder for temporary files. It is the child's until that has ended.
+            self._stderr = open(os.memfd_create("journalctl"), "w+b")  # noqa: SIM115
             self._child = subprocess.Popen(
                 argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=self._stderr, start_new_session=True
             )

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
+import tempfile
 import time
 from typing import Any
 
@@ -119,6 +121,19 @@ class Undying(subprocess.Popen[bytes]):
         assert timeout is not None, "it would wait for ever"
         time.sleep(timeout)
         raise subprocess.TimeoutExpired(self.args, timeout)
+
+
+@pytest.mark.process
+@pytest.mark.skipif(shutil.which("journalctl") is None, reason="needs journalctl")
+def test_no_user_can_stop_the_follower_by_filling_a_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What journalctl writes of its errors is read without a temporary file, for which there may be no room."""
+    monkeypatch.setattr(tempfile, "tempdir", "/nonexistent")
+    log = JournalLog(WantedLines(needles=("probe failed",)), options=["--no-such-option"])
+    until_s = time.monotonic() + limit_s(10.0)
+    while "journalctl" not in log.problem() and time.monotonic() < until_s:
+        log.read_batch(1.0)
+    log.close()
+    assert "unrecognized option '--no-such-option'" in log.problem()
 
 
 @pytest.mark.process
