@@ -11,15 +11,18 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
+from healthd.checklib.gpus import NO_SUCH_QUESTION
+from healthd.checklib.nvml_codes import NvmlReturn
 from healthd.checklib.pci import pci_gpus
 from healthd.core.errors import BackendError, SourceError, SourceMissing
-from healthd.core.node import Node
+from healthd.core.node import Node, NvmlFailure
 
 if TYPE_CHECKING:
     from healthd.remediation.ports import Orchestrator
 
 _WHEN_IDLE = "run it again when the node is idle"
 _HOLDERS = ("nvmlDeviceGetComputeRunningProcesses", "nvmlDeviceGetGraphicsRunningProcesses")
+_HELD_BY_NOBODY = NO_SUCH_QUESTION | {NvmlReturn.GPU_IS_LOST}
 
 
 class NotIdle(Struct, frozen=True):
@@ -54,9 +57,11 @@ def _holders(node: Node) -> Iterator[str]:
         return
     for gpu in gpus:
         for call in _HOLDERS:
-            rows = gpu.values.get(call)
-            for row in rows if isinstance(rows, list | tuple) else ():
-                yield f"GPU {gpu.index} by process {row['pid']}"
+            rows = gpu.values.get(call, ())
+            if not isinstance(rows, NvmlFailure):
+                yield from (f"GPU {gpu.index} by process {row['pid']}" for row in rows)
+            elif rows.code not in _HELD_BY_NOBODY:
+                yield f"GPU {gpu.index} by processes that NVML does not list ({rows.name})"
 
 
 def _cluster_work(orchestrator: Orchestrator, own_job: str) -> NotIdle | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from healthd.core.errors import SourceMissing, SourceTimeout
+from healthd.core.node import NvmlFailure
 from healthd.observe.idle import not_idle
 from healthd.remediation.ports import NodeView
 from healthd.sim.cluster import FakeCluster, FakeOrchestrator
@@ -44,6 +45,24 @@ def test_what_nvml_cannot_tell_is_not_idle() -> None:
     """A driver that does not answer has not said that nobody is there."""
     silent = FakeNode(nvml=FakeNvml(error=SourceTimeout("NVML: no answer in 5 s")))
     assert reason_against(silent, None) == "cannot read which processes hold the GPUs: NVML: no answer in 5 s"
+
+
+@pytest.mark.parametrize(
+    ("code", "name", "busy"),
+    [
+        (
+            999,
+            "NVML_ERROR_UNKNOWN",
+            "the GPUs are in use: GPU 0 by processes that NVML does not list (NVML_ERROR_UNKNOWN)",
+        ),
+        (3, "NVML_ERROR_NOT_SUPPORTED", ""),
+        (15, "NVML_ERROR_GPU_IS_LOST", ""),
+    ],
+)
+def test_a_gpu_that_does_not_list_its_processes(code: int, name: str, busy: str) -> None:
+    """May have some, unless it has no such list, or is lost, and with it whatever ran there."""
+    failed = NvmlFailure(code=code, name=name)
+    assert reason_against(node(nvmlDeviceGetComputeRunningProcesses=failed), None) == busy
 
 
 def test_a_node_without_a_gpu_has_none_that_is_held() -> None:
