@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 from msgspec import Struct
 
-from healthd.checklib.disk_space import below, held_by, shares
+from healthd.checklib.disk_space import below, ext4_errors, held_by, shares
 from healthd.core.check import FindingCode, check, judged, not_applicable
-from healthd.core.errors import SourceError, SourceMissing
+from healthd.core.errors import SourceError
 from healthd.core.model import Component, Finding, Reading, Remedy, Result, Severity
 from healthd.core.node import Mount, Node, Space
 from healthd.core.setting_types import MountPoint, Ratio
@@ -66,12 +66,13 @@ def host_filesystems(node: Node, settings: FsSettings) -> Result:
     """The node's own disks take writes and have room.
 
     After an error, newer kernels keep ``rw`` in the options and add ``emergency_ro``; older ones show ``ro`` and count
-    the error in sysfs. A reboot checks and remounts. Read-only without an error is a choice or a mistake, so healthd
-    asks the operator. When root itself has no room left where the system writes, the node is critical. It takes no
-    slot, since any user could cause that: the finding names the uids that hold most. One job can fill a disk that only
-    jobs write to: that warns.
+    the error in sysfs. XFS shows neither, and answers stat with EIO. A reboot checks and remounts. Read-only without an
+    error is a choice or a mistake, so healthd asks the operator. When root itself has no room left where the system
+    writes, the node is critical. It takes no slot, since any user could cause that: the finding names the uids that
+    hold most. One job can fill a disk that only jobs write to: that warns.
 
-    Sources: Linux 6.18 (a real error left ``rw,…,emergency_ro`` and EROFS on write); sysfs-fs-ext4 (errors_count);
+    Sources: Linux 6.18 (a real error left ``rw,…,emergency_ro`` and EROFS on write; XFS that was shut down: EIO of
+    stat, with ``rw`` in the options and a statvfs as before); sysfs-fs-ext4 (errors_count);
     statvfs(3) (f_bfree, f_bavail); btrfs super.c, btrfs_statfs: no room for metadata is f_bavail 0, also for root; ext4
     super.c, ext4_calculate_resv_clusters: a pool that f_bfree counts and no user can write to.
     """
@@ -85,7 +86,10 @@ def host_filesystems(node: Node, settings: FsSettings) -> Result:
             findings += _state(node, mount, settings)
             space = None if mount.options & {"ro", *_STOPPED} else node.space(mount.point)
         except SourceError as error:
-            undecided.append(f"{mount.point}: {error}")
+            if mount.fstype == "xfs" and str(error).endswith("(EIO)"):
+                findings.append(READ_ONLY.at(_component(mount), f"{_name(mount)} has stopped after an error: {error}"))
+            else:
+                undecided.append(f"{mount.point}: {error}")
             continue
         if space is not None:
             findings += _room(node, mount, space, settings, is_needed=mount.source in needed)
@@ -116,7 +120,7 @@ def _below(point: str, folders: tuple[str, ...]) -> bool:
 
 
 def _state(node: Node, mount: Mount, settings: FsSettings) -> Iterator[Finding]:
-    where, errors = f"{mount.point} ({mount.source})", _errors(node, mount)
+    where, errors = _name(mount), ext4_errors(node, mount)
     must_write = "ro" in mount.options and mount.point in settings.writable
     if mount.options & _STOPPED or (must_write and errors):
         yield READ_ONLY.at(_component(mount), f"{where} takes no writes after an error", options=sorted(mount.options))
@@ -124,16 +128,6 @@ def _state(node: Node, mount: Mount, settings: FsSettings) -> Iterator[Finding]:
         yield NOT_WRITABLE.at(_component(mount), f"{where} is mounted read-only, without an error; remount it")
     elif errors:
         yield ERRORS.at(_component(mount), f"{where} has recorded {errors} errors; run e2fsck", errors_count=errors)
-
-
-def _errors(node: Node, mount: Mount) -> int:
-    """ext4's own count, kept on the disk until e2fsck; 0 for other kinds, which keep none."""
-    if not mount.fstype.startswith("ext"):
-        return 0
-    try:
-        return int(node.sys.read(f"fs/ext4/{node.sys.target(f'dev/block/{mount.device}')}/errors_count"))
-    except SourceMissing:
-        return 0
 
 
 def _room(node: Node, mount: Mount, space: Space, settings: FsSettings, *, is_needed: bool) -> Iterator[Finding]:
@@ -150,6 +144,10 @@ def _short(code: FindingCode, mount: Mount, short: dict[str, float], limit: floa
     amounts = ", ".join(f"{ratio:.1%} of {kind}" for kind, ratio in short.items())
     message = f"{mount.point} has {amounts} free, less than {limit:.0%}{holders}"
     return code.at(_component(mount), message, free=short, limit_ratio=limit)
+
+
+def _name(mount: Mount) -> str:
+    return f"{mount.point} ({mount.source})"
 
 
 def _component(mount: Mount) -> Component:

@@ -1,11 +1,12 @@
-"""The space of a file system: the shares left for users and for root, and the owners of the files in the rest."""
+"""The space of a file system: the shares left for users and for root, and the owners of the files in the rest. And the
+errors that it has recorded."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from healthd.core.errors import SourceError
-from healthd.core.node import Node, Space
+from healthd.core.errors import SourceError, SourceMissing
+from healthd.core.node import Mount, Node, Space
 
 _EXT4_POOL_SHARE, _EXT4_POOL_BYTES = 50, 4096 * 4096  # 2 % of the blocks, 4,096 at most: for no user, not even root
 _NAMED = 3  # owners in a finding
@@ -38,3 +39,13 @@ def held_by(node: Node, point: str) -> str:
     names = ", ".join(f"uid {uid} {held / 1e9:.1f} GB" for uid, held in most)
     counted = "" if holders.whole else f" among the {holders.files} files counted within a second"
     return f"; most is used by {names}{counted}" if most else ""
+
+
+def ext4_errors(node: Node, mount: Mount) -> int:
+    """ext4's own count, kept on the disk until e2fsck; 0 for other kinds, which keep none. Raises SourceError."""
+    if not mount.fstype.startswith("ext"):
+        return 0
+    try:
+        return int(node.sys.read(f"fs/ext4/{node.sys.target(f'dev/block/{mount.device}')}/errors_count"))
+    except SourceMissing:
+        return 0

@@ -52,6 +52,8 @@ class FsFamily:
 
 
 def _statvfs(path: str) -> dict[str, Any]:
+    """The free space; EIO where XFS has stopped after an error: stat says so, neither statvfs nor its options do."""
+    os.stat(path)
     found = os.statvfs(path)
     return {
         "total_bytes": found.f_blocks * found.f_frsize,

@@ -269,6 +269,15 @@ def test_a_disk_that_does_not_answer_is_a_gap(error: SourceError) -> None:
     assert result.undecided == (f"/: {error}",)
 
 
+def test_xfs_that_has_stopped() -> None:
+    """EIO for its own folder is its answer after an error; of another kind of file system it may be the disk's."""
+    answer = SourceUnreadable("statvfs /: Input/output error (EIO)")
+    (finding,) = run(mount(fstype="xfs"), spaces={"/": answer}).findings
+    assert (finding.code, finding.severity) == ("host.filesystem.read_only", Severity.CRITICAL)
+    assert finding.message == f"/ (/dev/nvme0n1p1) has stopped after an error: {answer}"
+    assert run(mount(fstype="btrfs"), spaces={"/": answer}).status is Status.UNKNOWN
+
+
 def test_an_unreadable_error_count_is_a_gap() -> None:
     """An error count that cannot be read is unknown, not zero."""
     assert run(mount(), errors=SourceUnreadable("errors_count: EIO")).status is Status.UNKNOWN

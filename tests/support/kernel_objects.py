@@ -13,7 +13,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -25,9 +25,11 @@ from tests.support.limits import limit_s
 ROOT = Path(__file__).parents[2]
 FUSE_SERVER = ROOT / "tests/live/kernel/fuse_disk.py"
 KMSG = "/dev/kmsg"
-EXT4_TOOLS = ("losetup", "mkfs.ext4", "mount", "umount")
+DISK_TOOLS = ("losetup", "mount", "umount")
+EXT4_TOOLS = ("mkfs.ext4", *DISK_TOOLS)
 NETWORK_TOOLS = ("unshare", "mount", "ip")
 IMAGE_BYTES = 8 << 20
+_EXT4 = ("mkfs.ext4", "-q", "-F")
 _EXT4_IOC_SHUTDOWN = 0x8004587D  # _IOR('X', 125, __u32), fs/ext4/ext4.h
 _GOING_FLAGS_NOLOGFLUSH = b"\x02\x00\x00\x00"
 
@@ -137,21 +139,22 @@ class Ext4Disk(Struct):
 
 
 @contextmanager
-def ext4_disk(folder: Path) -> Iterator[Ext4Disk]:
-    """A fresh ext4 file system in a file, on a loop device, mounted on ``folder/disk``."""
-    require(*EXT4_TOOLS)
+def ext4_disk(folder: Path, *, make: Sequence[str] = _EXT4, size_bytes: int = IMAGE_BYTES) -> Iterator[Ext4Disk]:
+    """A fresh ext4 file system in a file, on a loop device, mounted on ``folder/disk``; or what ``make`` makes."""
+    require(make[0], *DISK_TOOLS)
     image, point = folder / "image", folder / "disk"
     with image.open("wb") as file:
-        file.truncate(IMAGE_BYTES)
+        file.truncate(size_bytes)
     point.mkdir()
-    command("mkfs.ext4", "-q", "-F", str(image))
+    command(*make, str(image))
     with ExitStack() as cleanup:
         try:
             device = command("losetup", "--find", "--show", str(image))
         except OSError as error:
             raise NotHere(f"needs a loop device: {error}") from error
         cleanup.callback(command, "losetup", "--detach", device)
-        command("mount", "-t", "ext4", "-o", "errors=remount-ro", device, str(point))
+        options = ("-o", "errors=remount-ro") if make == _EXT4 else ()
+        command("mount", *options, device, str(point))
         cleanup.callback(command, "umount", str(point))
         yield Ext4Disk(point=point, device=device)
 

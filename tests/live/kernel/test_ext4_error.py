@@ -15,7 +15,9 @@ from pathlib import Path
 import pytest
 
 from healthd.checks.host_filesystems import FsSettings, host_filesystems
+from healthd.core.errors import SourceUnreadable
 from healthd.core.model import Result, Severity, Status
+from healthd.probe.fs_ops import FsFamily
 from healthd.sources.mounts import parse_mountinfo
 from healthd.sources.trees import FileTree
 from healthd.testing import FakeNode
@@ -129,3 +131,18 @@ def test_a_shut_down_disk(disk: Ext4Disk) -> None:
     if not any("shutdown" in mount.options for mount in options if mount.point == str(disk.point)):
         pytest.skip("needs a kernel that shows shutdown in the options (Linux 6.15)")
     assert [finding.code for finding in run_check(disk).findings] == ["host.filesystem.read_only"]
+
+
+def test_xfs_that_was_shut_down(tmp_path: Path) -> None:
+    """Its options and its statvfs are those of a good one: the worker asks for its folder too."""
+    with ExitStack() as cleanup:
+        try:
+            xfs = cleanup.enter_context(ext4_disk(tmp_path, make=("mkfs.xfs", "-q", "-f"), size_bytes=400 << 20))
+        except NotHere as missing:
+            pytest.skip(str(missing))
+        question = {"path": str(xfs.point)}
+        before = FsFamily().answer("statvfs", question)
+        xfs.is_shut_down()
+        assert statvfs(xfs.point).total_bytes == before["total_bytes"]
+        with pytest.raises(SourceUnreadable, match=r"Input/output error \(EIO\)$"):
+            FsFamily().answer("statvfs", question)
