@@ -235,7 +235,9 @@ class SlotKeeper:
                     slots = self._claim(move, [slot for slot in slots if slot.node == self._node])
                 case GiveBack():
                     self._drop(move.slots)
-                    return self._pause(WaitForSlot(reason=f"{move.reason}; gave back {_named(move.slots)}"))
+                    if not committed:
+                        return self._pause(WaitForSlot(reason=f"{move.reason}; gave back {_named(move.slots)}"))
+                    slots = self._list()
                 case WaitForSlot():
                     return self._pause(move)
                 case Settle():

@@ -138,6 +138,14 @@ def test_a_node_whose_slot_is_gone_reads_the_fleet_ever_more_rarely(tmp_path: Pa
     assert world.run_to_end().ending() == WELL
 
 
+def test_a_second_slot_of_a_drained_node_is_given_back_and_delays_no_repair(tmp_path: Path) -> None:
+    """A claim without an answer was made after all: one slot is enough, and no operator is called for it."""
+    world = repair_story(tmp_path).run(7)
+    world.cluster.claim("cluster", 1, NODE)
+    assert world.run_to_end().ending() == WELL
+    assert not any("its slot is gone" in message for message in world.message)
+
+
 def held_back(world: World, reason: str) -> World:
     """A replacement that waits: too many were made within the hour, or the platform has no time, or acts already."""
 
