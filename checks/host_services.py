@@ -16,8 +16,8 @@ from healthd.core.node import Node
 from healthd.core.setting_types import Word
 
 _PROPERTIES = "--property=Id,LoadState,ActiveState,SubState,Result,UnitFileState,NRestarts"
-_FABRIC = ("nvidia-fabricmanager.service", "nvidia-imex.service")  # nothing to do on nodes without NVSwitch
-_SWITCHED = ("nvswitch", "nvl72")
+# By unit the kinds of NVLink for which it has something to do: IMEX joins the nodes of an UltraServer.
+_FABRIC = {"nvidia-fabricmanager.service": ("nvswitch", "nvl72"), "nvidia-imex.service": ("nvl72",)}
 _WARNING, _ASK, _WATCH = Severity.WARNING, Remedy.ASK_HUMAN, Remedy.WATCH
 # Faults that a stopped service causes in other checks: there is the fault, and here its reason.
 _SEEN_AS: Mapping[str, tuple[str, ...]] = {
@@ -79,7 +79,8 @@ def host_services(node: Node, settings: HostServicesSettings) -> Result:
     The check asks systemd itself, with a deadline. A unit that failed, one that should run and does not, and one that
     restarts again and again are three findings. None is critical: the checks of the GPUs, the scheduler and the clock
     report what suffers from it. The Fabric Manager is skipped on types without NVSwitch, where it ends with an error by
-    design. On a machine without systemd the check does not apply; with systemd, and without an answer, it is unknown.
+    design, and IMEX on all but UltraServers. On a machine without systemd the check does not apply; with systemd, and
+    without an answer, it is unknown.
 
     Sources: systemctl(1) ``show``; systemd.service(5) ``Result``, ``NRestarts``; EKS node monitoring agent
     (KubeletFailed, FabricManagerNotRunning, RepeatedRestart); NVIDIA Fabric Manager user guide (ends without NVSwitch).
@@ -108,9 +109,9 @@ def host_services(node: Node, settings: HostServicesSettings) -> Result:
 
 def _wanted(node: Node, settings: HostServicesSettings) -> tuple[str, ...]:
     profile = instance_profile(node.instance_type)
-    if profile is None or profile.nvlink in _SWITCHED:
-        return settings.units
-    return tuple(name for name in settings.units if name not in _FABRIC)
+    return tuple(
+        name for name in settings.units if profile is None or profile.nvlink in _FABRIC.get(name, (profile.nvlink,))
+    )
 
 
 def _judge(name: str, unit: Mapping[str, str], required: bool) -> Iterator[Finding]:

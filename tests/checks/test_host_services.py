@@ -109,10 +109,19 @@ def test_many_restarts_are_found_by_history() -> None:
     assert seen == [[], [], ["host.service.restarting"]]
 
 
-@pytest.mark.parametrize(("kind", "asked"), [("g5.xlarge", False), ("p5.48xlarge", True), (None, True)])
-def test_the_fabric_manager_is_for_nodes_with_nvswitch(kind: str | None, asked: bool) -> None:
-    """Where there is no NVSwitch its failure is by design, and it is not looked at."""
-    name = "nvidia-fabricmanager.service"
+@pytest.mark.parametrize(
+    ("kind", "name", "asked"),
+    [
+        ("g5.xlarge", "nvidia-fabricmanager.service", False),
+        ("p5.48xlarge", "nvidia-fabricmanager.service", True),
+        (None, "nvidia-fabricmanager.service", True),
+        ("p6-b200.48xlarge", "nvidia-imex.service", False),
+        ("p6e-gb200.36xlarge", "nvidia-imex.service", True),
+        (None, "nvidia-imex.service", True),
+    ],
+)
+def test_a_service_of_the_fabric_is_for_nodes_that_have_it(kind: str | None, name: str, asked: bool) -> None:
+    """Without NVSwitch the Fabric Manager ends with an error by design, and IMEX has nothing to do within one node."""
     if asked:
         assert codes(run(unit(name, "failed"), names=(name,), instance_type=kind)) == ["failed"]
     else:
