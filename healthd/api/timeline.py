@@ -175,8 +175,10 @@ class _ReadStore(Store):
         try:
             (version,) = db.execute("PRAGMA user_version").fetchone()
             if version != SCHEMA_VERSION:
-                raise sqlite3.DatabaseError(f"its schema version is {version}, this healthd knows {SCHEMA_VERSION}")
-        except sqlite3.Error:
+                wrong = f"its schema version is {version}; this healthd reads {SCHEMA_VERSION}"
+                text = f"{self.path}: {wrong}: read it with the healthd that wrote it; the daemon sets it aside"
+                raise StoreError(text)
+        except (sqlite3.Error, StoreError):
             db.close()
             raise
         return db

@@ -94,8 +94,7 @@ class Ledger:
         except (OSError, sqlite3.Error, FileUnusable) as error:
             if reads_only and isinstance(error, FileNotFoundError):
                 raise StoreError(f"{path}: no ledger here; `healthd controller` keeps it on the head node") from error
-            advice = "run it as root" if isinstance(error, PermissionError) else "check [controller] state_dir"
-            raise StoreError(f"{path}: cannot open the ledger: {error}; {advice}") from error
+            raise StoreError(f"{path}: cannot open the ledger: {error}; {_advice(error)}") from error
 
     def close(self) -> None:
         """Close it; committed transactions stay."""
@@ -231,6 +230,16 @@ class Ledger:
                     self._db.rollback()
                 what = "written" if writes else "read"
                 raise StoreError(f"{self.path}: the ledger was not {what}: {error}; check its disk") from error
+
+
+def _advice(error: Exception) -> str:
+    match error:
+        case PermissionError():
+            return "run it as root"
+        case OSError() | sqlite3.OperationalError():
+            return "check [controller] state_dir"
+        case _:
+            return "`healthd controller` sets it aside at its start, and begins a fresh one"
 
 
 def kept_ledger(state_dir: str) -> contextlib.closing[Ledger]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import sqlite3
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -192,10 +194,15 @@ def test_the_report_is_made_again_after_a_clock_that_was_ahead(tmp_path: Path) -
 
 
 def test_a_damaged_ledger_is_set_aside_by_its_writer_alone(tmp_path: Path) -> None:
-    """A reader says what is wrong, and moves nothing."""
+    """A reader says what is wrong and who sets it aside, and moves nothing: so after an upgrade, too."""
     path = tmp_path / "ledger.db"
+    with contextlib.closing(sqlite3.connect(path)) as db:
+        db.execute("PRAGMA user_version = 1")
+    aside = "`healthd controller` sets it aside at its start"
+    with pytest.raises(StoreError, match=rf"its schema version is 1; this healthd reads \d+; {aside}"):
+        Ledger(path, now=T0, reads_only=True)
     path.write_bytes(b"no database at all, in more than a hundred bytes of text" * 4)
-    with pytest.raises(StoreError, match="cannot open the ledger"):
+    with pytest.raises(StoreError, match=f"cannot open the ledger: file is not a database; {aside}"):
         Ledger(path, now=T0, reads_only=True)
     ledger = Ledger(path, now=T0)
     assert "starts a fresh ledger" in ledger.set_aside
