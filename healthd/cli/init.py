@@ -45,10 +45,15 @@ def answer(options: Namespace) -> Reply:
     if options.json:
         return Reply(code=0, out=_json(text, found, str(path)))
     facts = "".join(f"  {line}\n" for line in found_lines(found))
-    return Reply(
-        code=0,
-        out=f"wrote {path}, mode observe; {schema}\n{facts}"
-        f"next: read it, run `healthd config validate` and `healthd doctor`; then the daemon: {START}\n",
+    return Reply(code=0, out=f"wrote {path}, mode observe; {schema}\n{facts}{_next(path)}")
+
+
+def _next(path: Path) -> str:
+    """The next steps. A daemon reads a file elsewhere only by its name."""
+    given = "" if path == DEFAULT_PATH else f" --config {path}"
+    start = START if not given else f"`healthd run{given}`, or as a service once the file is {DEFAULT_PATH}"
+    return (
+        f"next: read it, run `healthd config validate{given}` and `healthd doctor{given}`; then the daemon: {start}\n"
     )
 
 
@@ -93,7 +98,8 @@ def _write(path: Path, text: str) -> str:
     except OSError as error:
         if isinstance(error, FileExistsError):
             _refuse_to_overwrite(path)
-        wrong = f"cannot write {path}: {error.strerror}; run it as root, or name another file with --output"
+        why = "run it as root, or name" if isinstance(error, PermissionError) else "name"
+        wrong = f"cannot write {path}: {error.strerror}; {why} another file with --output"
         raise HealthdError(wrong) from error
     schema = path.with_name(FILE_NAME)
     try:

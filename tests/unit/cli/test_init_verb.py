@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from healthd.cli.init import _write
+from healthd.cli.init import _next, _write
+from healthd.config.load import DEFAULT_PATH
 from healthd.core.errors import HealthdError
 
 
@@ -22,3 +23,18 @@ def test_a_planted_link_leads_the_configuration_to_no_other_file(tmp_path: Path)
     assert not list(tmp_path.glob(".config.toml.*"))
     with pytest.raises(HealthdError, match="exists and is never overwritten"):
         _write(path, "# another\n")
+
+
+def test_the_next_steps_name_the_file_that_was_written(tmp_path: Path) -> None:
+    """One elsewhere is read by its name alone: without it the next command would validate another file."""
+    path = tmp_path / "config.toml"
+    for verb in ("config validate", "doctor", "run"):
+        assert f"`healthd {verb} --config {path}`" in _next(path)
+    assert "`healthd config validate`" in _next(DEFAULT_PATH)
+    assert "systemctl start healthd" in _next(DEFAULT_PATH)
+
+
+def test_a_file_that_cannot_be_is_no_matter_of_rights(tmp_path: Path) -> None:
+    """The advice follows the error: root gains nothing by a name that is too long, nor on a full disk."""
+    with pytest.raises(HealthdError, match=r"cannot write .*: File name too long; name another file with --output"):
+        _write(tmp_path / ("x" * 300), "# a configuration\n")
