@@ -20,6 +20,7 @@ from healthd.config.schema.config import Config
 from healthd.config.toml_text import Problem
 from healthd.config.values import did_you_mean
 from healthd.core.errors import ConfigError, UsageError
+from healthd.core.strict_modes import others_may_write
 from healthd.remediation.policy_files import code_problems
 
 
@@ -42,7 +43,7 @@ def answer(options: Namespace) -> Reply:
     examined = examine(path, checks=check_settings(), environ=os.environ, who=who)
     problems = examined.problems or _policy_problems(examined)
     tried = examined.loaded.config if options.here and examined.loaded is not None and not problems else None
-    found, warnings = ((), ()) if tried is None else (_found(tried), _groups_missing(tried))
+    found, warnings = ((), ()) if tried is None else (_found(tried), (*_groups_missing(tried), *_no_textfile(tried)))
     if examined.loaded is not None:
         warnings = (*warnings, *no_repair(examined.loaded.config), *mistyped_type(examined.loaded.config))
     code = ExitCode.CONFIG if problems or found else 0
@@ -96,6 +97,19 @@ def mistyped_type(config: Config) -> tuple[str, ...]:
 def _groups_missing(config: Config) -> tuple[str, ...]:
     groups = {"group": config.daemon.group, "readers": config.daemon.readers}
     return tuple(no_such_group(each, name) for each, name in groups.items() if name and group_number(name) is None)
+
+
+def _no_textfile(config: Config) -> tuple[str, ...]:
+    """Why no file with the metrics will be written; none where it will, or none is asked for."""
+    if not config.metrics.textfile:
+        return ()
+    folder = Path(config.metrics.textfile).parent
+    try:
+        why = others_may_write(folder)
+    except OSError as error:
+        why = f"{folder}: {error.strerror}"
+    expected = "expected a folder that is there, and that root alone may write"
+    return (f"metrics.textfile: no metrics will be written: {why}; {expected}",) if why else ()
 
 
 def _policy_problems(examined: Examined) -> tuple[Problem, ...]:

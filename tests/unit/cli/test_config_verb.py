@@ -8,6 +8,8 @@ import pytest
 
 from healthd.api.grammar import parse
 from healthd.cli import config, doctor
+from healthd.config.schema.config import Config
+from healthd.config.schema.notify import MetricsSection
 from healthd.setup.doctor import DoctorStatus
 
 REPAIR = '[remediation]\nmode = "{mode}"\n[provisioner]\nkind = "{kind}"\n'
@@ -61,3 +63,20 @@ def test_a_mistyped_instance_type_is_warned_of(tmp_path: Path, name: str, words:
     err = warned(tmp_path, f'[node]\ninstance_type = "{name}"\n')
     assert words in err
     assert bool(err) == bool(words)
+
+
+@pytest.mark.parametrize("name", ["missing", "shared"])
+def test_metrics_that_no_file_will_hold_are_warned_of(tmp_path: Path, name: str) -> None:
+    """The daemon writes no file into a folder that is missing or that others may write, and only its log says so."""
+    (tmp_path / "shared").mkdir()
+    (tmp_path / "shared").chmod(0o777)
+    path = tmp_path / "config.toml"
+    path.write_text(f'[metrics]\ntextfile = "{tmp_path}/{name}/healthd.prom"\n')
+    err = config.answer(parse(["config", "validate", "--here", "--config", str(path)])).err
+    assert f"metrics.textfile: no metrics will be written: {tmp_path}/{name}" in err
+
+
+@pytest.mark.parametrize("textfile", ["", "/healthd.prom"])
+def test_metrics_that_are_written_are_not_warned_of(textfile: str) -> None:
+    """No file is asked for, or root alone may write its folder."""
+    assert config._no_textfile(Config(metrics=MetricsSection(textfile=textfile))) == ()
