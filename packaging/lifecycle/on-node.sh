@@ -57,11 +57,13 @@ PYTHON
     fi
 }
 
-# Prints where a file of an address is now.
+# Prints where a file of an address is now. A presigned address has its signature behind the name of the file.
 fetched() {
+    name=${1%%\?*}
+    name=$work/${name##*/}
     case $1 in
-    s3://*) aws s3 cp --only-show-errors "$1" "$work/" >&2 && echo "$work/${1##*/}" ;;
-    https://*) curl -fsSL --retry 3 -o "$work/${1##*/}" "$1" >&2 && echo "$work/${1##*/}" ;;
+    s3://*) aws s3 cp --only-show-errors "$1" "$name" >&2 && echo "$name" ;;
+    https://*) curl -fsSL --retry 3 -o "$name" "$1" >&2 && echo "$name" ;;
     *) test -r "$1" && echo "$1" ;;
     esac
 }

@@ -34,12 +34,13 @@ case " $FAILING " in *" ${0##*/} "*) exit 1 ;; esac
 case "${0##*/} $1" in
 "healthd init") echo >"$HEALTHD_ROOT/etc/healthd/config.toml" ;;
 "healthd --version") echo "healthd 0.2.0" ;;
-"aws s3") eval "for last; do :; done"; echo "$4" >"$last${4##*/}" ;;
+"aws s3") echo "$4" >"$5" ;;
+"curl -fsSL") echo "$6" >"$5" ;;
 esac
 exit 0
 """
 SUMS = {"HEALTHD_SHA256": "healthd", "HEALTHD_NCCL_SHA256": "healthd-nccl"}
-STANDING_IN = ("apt-get", "dnf", "aws", "healthd", "systemctl", "logger")
+STANDING_IN = ("apt-get", "dnf", "aws", "curl", "healthd", "systemctl", "logger")
 
 
 def test_shellcheck_finds_nothing() -> None:
@@ -160,6 +161,14 @@ def test_package_and_configuration_come_from_s3(node: Node) -> None:
     assert re.fullmatch(r"config validate --config /\S+/healthd\.toml", tried)
     assert then == ["config validate", "--version"]
     assert node.called("systemctl") == ["enable healthd.service", "restart healthd.service"]
+
+
+def test_a_presigned_address_is_read(node: Node) -> None:
+    """The signature behind the name of a package is no part of its name."""
+    compute(node)
+    done = node.run("--required", "https://b.s3.amazonaws.com/x/healthd.deb?X-Amz-Date=1&X-Amz-Signature=a/b")
+    assert done.returncode == 0, done.stderr
+    assert any(call.endswith("/healthd.deb") for call in node.called("apt-get"))
 
 
 def test_a_configuration_of_the_node_is_not_replaced(node: Node) -> None:
