@@ -294,12 +294,6 @@ def has_entry(record: HandoffRecord, remedy: Remedy, since: datetime) -> bool:
     return any(each.act is PAST_OF[remedy] and each.at >= since - CLOSE for each in record.history)
 
 
-def without_entry(record: HandoffRecord, remedy: Remedy, since: datetime) -> HandoffRecord:
-    """A record without what its history says was begun then or later: it was not made."""
-    left = (each for each in record.history if each.act is not PAST_OF[remedy] or each.at < since - CLOSE)
-    return replace(record, history=tuple(left))
-
-
 def with_act(
     there: HandoffRecord, remedy: Remedy, at: datetime, *, boot_id: str, after_silence: bool = False
 ) -> HandoffRecord:

@@ -28,12 +28,12 @@ from healthd.core.model import NODE, Clearance, ClearsBy, Event, Refusal, Refuse
 from healthd.remediation.decide.adoption import repair_record
 from healthd.remediation.decide.approval import needs_approval
 from healthd.remediation.decide.drive import is_replaced
-from healthd.remediation.decide.remediation import ACTS, End, Phase, Remediation, has_entry, is_begun, without_entry
+from healthd.remediation.decide.remediation import ACTS, End, Phase, Remediation, has_entry, is_begun
 from healthd.remediation.decide.rules import STEPS, without_drain
 from healthd.remediation.engine.dependencies import Dependencies, Resetter, Timeouts
 from healthd.remediation.engine.step_result import StepJournal, StepResult, at_next, ended, waits
 from healthd.remediation.ports import NodeView, Provisioner, StateOwner
-from healthd.remediation.records.handoff import UNASKED_S, HandoffRecord, instance_of, parse, word
+from healthd.remediation.records.handoff import UNASKED_S, HandoffRecord, instance_of, parse, without_act, word
 
 _REPEATS_AFTER = timedelta(minutes=1)
 _TRIES_AFTER = timedelta(seconds=30)
@@ -336,16 +336,10 @@ class Repairs:
         return self._not_begun(remediation) if is_waiting else replace(remediation, phase=Phase.PLANNED)
 
     def _forget_reset(self, remediation: Remediation, now: datetime) -> None:
-        """Take a reset that this process only waited to make out of the node's history again."""
-        if remediation.id != self._resetting:
-            return
-        self._resetting = ""
-        try:
-            record = parse(self._orchestrator.read_record())
-            if record is not None:  # others may have written to it since
-                self._orchestrator.write_record(without_entry(record, Remedy.RESET_GPU, remediation.since).text)
-        except BackendError as error:
-            self._note(remediation, now, f"an act that was not begun stays in the node's history: {error}")
+        """Take a reset that this process only waited to make out of the node's record again."""
+        if remediation.id == self._resetting:
+            self._resetting = ""
+            self._unmark(remediation, now)
 
     def _taken_up(self, remediation: Remediation, now: datetime) -> Remediation | StepResult:
         """A reset that is intended: the one that this process waits to make; else one that an earlier daemon may have
@@ -354,6 +348,7 @@ class Repairs:
             return remediation
         if remediation.attempts >= self._timeouts.max_attempts:
             return self.again_or_fail(remediation, now, "the GPU reset was interrupted, and its end is not known")
+        self._before = None  # it may have been made: its entry stays
         return self._intents.intend(
             replace(remediation, attempts=remediation.attempts + 1), now, "interrupted GPU reset"
         )
@@ -459,12 +454,13 @@ class Repairs:
         return None
 
     def _unmark(self, remediation: Remediation, now: datetime) -> None:
-        """Take an act that was not begun out of the node's history again. Where that fails, the next one finds it."""
+        """Take an act that was not begun out of the node's record again: what the node shows of itself by now stays.
+        Where that fails, the next one finds it."""
         before, self._before = self._before, None
         if before is None:
             return
         try:
-            self._orchestrator.write_record(before)
+            self._orchestrator.write_record(without_act(before, self._orchestrator.read_record()))
         except BackendError as error:
             self._note(remediation, now, f"an act that was not begun stays in the node's history: {error}")
 

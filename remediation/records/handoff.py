@@ -297,6 +297,25 @@ def showing(before: str, code: str, since: datetime | None, versions: Versions |
     return text_of_record(record)
 
 
+def without_act(before: str, there: str) -> str:
+    """The record from ``before`` an act that was not begun, with what the node shows of itself in the one that is
+    ``there`` now: minutes may have passed."""
+    now = parse(there) or HandoffRecord()
+    return text_of_record(
+        replace(
+            parse(before) or HandoffRecord(),
+            slept=now.slept,
+            awake=now.awake,
+            watched=now.watched,
+            code=now.code,
+            since=now.since,
+            driver=now.driver,
+            kernel=now.kernel,
+            image=now.image,
+        )
+    )
+
+
 def text_of_record(record: HandoffRecord) -> str:
     """The text of a record, or "" where it tells only which versions the node runs."""
     return "" if replace(record, driver="", kernel="", image="") == HandoffRecord() else record.text

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from healthd.remediation.decide.commands import Command
 from healthd.remediation.decide.remediation import QUARANTINE_CODE
 from healthd.remediation.engine.slots import LONGEST_PAUSE_S
 from healthd.remediation.ports import StateOwner
-from healthd.remediation.records.handoff import parse
+from healthd.remediation.records.handoff import HandoffRecord, PastAct, PastRepair, RepairResult, parse
 from tests.support.engine_replay import ADMIN, WELL, Replay, when
 from tests.support.engine_rig import (
     GPU,
@@ -144,6 +145,32 @@ def test_a_second_slot_of_a_drained_node_is_given_back_and_delays_no_repair(tmp_
     world.cluster.claim("cluster", 1, NODE)
     assert world.run_to_end().ending() == WELL
     assert not any("its slot is gone" in message for message in world.message)
+
+
+def test_a_reset_that_was_never_made_leaves_the_record_as_others_have_written_it(tmp_path: Path) -> None:
+    """Its holders do not let go for three minutes, in which the daemon said that it watches. Nothing of an earlier
+    repair, whose end is not known, is said to have helped."""
+    world = World(tmp_path, mode=Mode.REPAIR, can_reset=True)
+    earlier = PastRepair(act=PastAct.REBOOT, at=world.clock.now() - timedelta(days=30), code="gpu.xid.95")
+    world.orchestrator.write_record(HandoffRecord(history=(earlier,)).text)
+    world.resetter.held_by = "4711 nvidia-device-p"
+    world.at(10, lambda: world.log_line(XID_95)).run(20)
+    assert world.message[-1].startswith("GPU reset waits")
+    watched = world.clock.now().replace(microsecond=0)
+    record = parse(world.orchestrator.read_record()) or HandoffRecord()
+    world.orchestrator.write_record(replace(record, watched=watched).text)
+    world.run(30)
+    record = parse(world.orchestrator.read_record()) or HandoffRecord()
+    assert any("attempt 1 failed, trying again: no GPU reset" in text for text in world.audit("step"))
+    assert record.watched == watched
+    world.reset_gpu()
+    assert world.run_to_end().ending() == WELL
+    record = parse(world.orchestrator.read_record()) or HandoffRecord()
+    assert world.resetter.requests == 0
+    assert [(each.act, each.outcome) for each in record.history] == [
+        (PastAct.REBOOT, RepairResult.NOT_KNOWN),
+        (PastAct.RETURN, RepairResult.NOT_KNOWN),
+    ]
 
 
 def held_back(world: World, reason: str) -> World:

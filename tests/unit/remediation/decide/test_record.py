@@ -16,17 +16,18 @@ from healthd.remediation.decide.remediation import (
     begun,
     is_begun,
     with_act,
-    without_entry,
 )
 from healthd.remediation.decide.rules import QUARANTINE, REBOOT, REPLACE, RESET
 from healthd.remediation.records.handoff import (
     HandoffRecord,
     PastAct,
     PastRepair,
+    RepairResult,
     RequestAnswer,
     parse,
     showing,
     withdrawing,
+    without_act,
 )
 from tests.support.judgement import START, a_remediation
 
@@ -94,7 +95,7 @@ def test_a_reset_gives_no_machine_away() -> None:
     ],
 )
 def test_the_end_of_a_case_says_what_its_act_came_to(changes: dict[str, object], left: list[str]) -> None:
-    """Helped where the node was proven healthy, failed where it was given up, and else nobody can say."""
+    """RepairResult where the node was proven healthy, failed where it was given up, and else nobody can say."""
     assert words(after(repair_record(REMEDIATION, START), replace(REMEDIATION, **changes))) == left
 
 
@@ -214,12 +215,18 @@ def test_a_request_that_was_never_taken_leaves_a_return_and_fails_nothing() -> N
     ]
 
 
-def test_an_act_that_was_not_made_is_no_entry() -> None:
-    """What was done before it stays, and so does what another daemon has written beside it."""
-    reset = PastRepair(act=PastAct.RESET, at=LATER, code="gpu.xid.79")
-    others = (replace(reset, at=START), PastRepair(act=PastAct.RETURN, at=LATER, code="gpu.xid.79"))
-    record = HandoffRecord(code="gpu.xid.95", history=(*others, reset))
-    assert without_entry(record, Remedy.RESET_GPU, LATER) == replace(record, history=others)
+def test_an_act_that_was_not_made_leaves_no_trace() -> None:
+    """The record is as it was, but for what the node has shown of itself since."""
+    past = PastRepair(act=PastAct.REBOOT, at=START, code="gpu.xid.79", outcome=RepairResult.FAILED)
+    before = HandoffRecord(
+        remediation_id="k1", remedy=Remedy.REBOOT_NODE, attempt=1, code="gpu.xid.79", history=(past,)
+    )
+    there = HandoffRecord(
+        remediation_id="k2", remedy=Remedy.RESET_GPU, attempt=1, code="gpu.xid.95", watched=LATER, awake=LATER
+    )
+    expected = replace(before, code="gpu.xid.95", watched=LATER, awake=LATER)
+    assert parse(without_act(before.text, there.text)) == expected
+    assert without_act("", HandoffRecord(remediation_id="k2", driver="580").text) == ""
 
 
 def test_the_controllers_act_is_entered_once_however_often_it_is_written() -> None:
