@@ -19,7 +19,9 @@ from healthd.core.model import Remedy, Severity, Status
 from healthd.core.node import KernelLogState
 from tests.faults.case import Case, Made
 from tests.faults.cases_gpu import BLIND, held_by
+from tests.faults.cases_storage import connection
 from tests.faults.rig import Rig
+from tests.faults.together import says, together
 
 _LINES = Path(__file__).parents[1] / "checks"
 GPU_2 = "0000:75:00"
@@ -273,6 +275,8 @@ def of_rows(check: str) -> Iterator[Case]:
 def _of_row(row: LineRow, form: int) -> Case:
     diagnosis = f"{row.code}@{place(row.example)} {row.severity} {row.remedy}"
     state = f"{row.meaning}, form {form}" if form > 1 else row.meaning
+    if row.code == "lustre.connection_lost":  # and the client has not connected again, as lustre.client would see
+        return logged(row.check, state, [], diagnosis, arrange=together(says(row.example), connection("DISCONN")))
     return logged(row.check, state, [row.example], diagnosis, made=Made.BUILT_LINE)
 
 
@@ -291,6 +295,7 @@ OTHER = (
     *of_rows("kernel.efa"),
     *of_rows("kernel.lustre"),
     ended("kernel.lustre", "lustre.connection_lost"),
+    logged("kernel.lustre", "a connection is lost, and lustre.client sees it restored", [LOST], made=Made.BUILT_LINE),
     logged(
         "kernel.lustre",
         "a process that is called as an assertion begins crashes",

@@ -183,6 +183,7 @@ HOST = (
             put("sys/class/net/eth0/operstate", "down"),
             put("proc/net/route", "Iface\tDestination\tGateway\tFlags"),
             says(LOST),
+            connection("DISCONN"),
             io_silent(75.0),
         ),
         "host.network.link_down@interface:eth0 warning ask_human",
