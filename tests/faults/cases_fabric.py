@@ -151,7 +151,9 @@ EFA = (
         "no uverbs device",
         lambda rig: rig.take(f"{_OF_LAST}/infiniband_verbs"),
         f"efa.no_verbs@efa:{_LAST} critical ask_human",
+        lasts_s=60.0,
     ),
+    built("efa.devices", "no uverbs device for a look", lambda rig: rig.take(f"{_OF_LAST}/infiniband_verbs")),
     built("efa.devices", "no GPUDirect", without_p2p, "efa.no_gpudirect@node warning watch"),
     built(
         "efa.devices",
