@@ -1,7 +1,7 @@
 #!/bin/sh
 # Installs what the integration tests need and a fresh Debian or Ubuntu lacks.
 #   sh tests/system-packages.sh [SET ...]
-# Sets, of which all but image and arm64 are meant where none is named: slurm (with munge), fuse, compiler (C), debian
+# Sets, of which all but image and arm64 are meant where none is named: slurm (with munge), fuse (and XFS), compiler (C), debian
 # (debootstrap, for roots and namespaces of their own), prometheus, packages (what builds and lints them), browser (Chromium with fonts, for the
 # status page); image (what builds the container image), arm64 (qemu, for programs of the other processor).
 # Needs root and apt-get; without them it says what is missing, and the tests that need it are skipped and say so.
@@ -26,7 +26,10 @@ for set in "$@"; do
         need scontrol slurm-client
         need munged munge
         ;;
-    fuse) need fusermount3 fuse3 ;;
+    fuse)
+        need fusermount3 fuse3
+        need mkfs.xfs xfsprogs
+        ;;
     compiler)
         need cc gcc
         # A compiler without the C library's headers compiles nothing.
