@@ -220,7 +220,8 @@ def _learn_names(history: History, outcome: Outcome) -> tuple[History, dict[Faul
     """Remember that ``gpu:0000:05:00`` is ``gpu:GPU-<uuid>``, and rename the former's memory.
 
     With it, the faults that end by that, and why: after a boot another GPU at the address of one that is gone has
-    replaced it, also where the instance kept its id (EC2, stop and start).
+    replaced it, also where the instance kept its id (EC2, stop and start). While fewer GPUs answer than were known, one
+    that is missing may only have lost its address to another.
     """
     result = outcome.result
     reported = (result.readings, result.findings, result.clearances)
@@ -234,7 +235,8 @@ def _learn_names(history: History, outcome: Outcome) -> tuple[History, dict[Faul
     if all(history.names.get(alias) == component for alias, component in new.items()):
         return history, {}
     gone = {was for alias, part in new.items() if (was := history.names.get(alias, part)).kind == "gpu"}
-    gone -= set(new.values())
+    listed, there = _gpus(history.names.values()), _gpus(new.values())
+    gone = gone - there if len(there) >= len(listed) else set()
     history = replace(history, names={**history.names, **new})
     faults: dict[FaultKey, Fault] = {}
     for fault in history.faults.values():
@@ -245,6 +247,10 @@ def _learn_names(history: History, outcome: Outcome) -> tuple[History, dict[Faul
     history = replace(history, faults=faults, **memory)
     over = [key for key, fault in faults.items() if fault.component in gone and _ended_with_its_machine(history, fault)]
     return _dropped(history, over), dict.fromkeys(over, "since a boot another GPU is at its address")
+
+
+def _gpus(parts: Iterable[Component]) -> set[Component]:
+    return {part for part in parts if part.kind == "gpu"}
 
 
 def _ended_with_its_machine(history: History, fault: Fault) -> bool:

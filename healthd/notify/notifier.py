@@ -434,7 +434,8 @@ def still_told(kept: str) -> tuple[Topic, ...]:
 
 
 def _kept(text: str) -> NotifierState:
-    """The state of an earlier daemon. One of another form is ignored, which costs a repeated message at most."""
+    """The state of an earlier daemon. One of another form is ignored: what stands is reported again, and what
+    waited to be sent, or ended meanwhile, is not."""
     try:
         return _READS_STATE.decode(text) if text else NotifierState()
     except NOT_JSON:

@@ -29,7 +29,7 @@ from healthd.remediation.decide.remediation import Remediation
 from healthd.state.ballast import Ballast
 from healthd.state.versioned_file import FileUnusable, create_private, move_aside, prepare_file
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 _SCHEMA = """
 CREATE TABLE event (id INTEGER PRIMARY KEY AUTOINCREMENT, at TEXT NOT NULL, kind TEXT NOT NULL, text TEXT NOT NULL,
                     data TEXT NOT NULL);

@@ -204,7 +204,7 @@ class AbsentWatch:
     def reconcile(self, fleet: FleetSnapshot, now: datetime) -> tuple[str, ...]:
         """Release what the fleet shows. Returns the sentences for the trail. Raises BackendUnknown."""
         before, speaks = self.paged, self._node in fleet.speakers
-        slots = self._orchestrator.slots() if fleet.asleep or fleet.down or speaks else ()
+        slots = self._orchestrator.slots() if fleet.asleep or fleet.down or speaks or before else ()
         found = self._absent.release(fleet, slots, now)
         pages = frozenset(each.node for each in found if each.page)
         lasting = self._absent.lasting(pages, 0.0 if fleet.speakers[:1] == (self._node,) else DEAD_S)

@@ -117,6 +117,24 @@ def test_a_page_for_a_dead_node_is_over_although_its_agent_has_a_remediation_of_
         agent.close(keep_open=True)
 
 
+def test_a_page_for_a_silent_slot_stands_although_its_agent_is_out_itself(tmp_path: Path) -> None:
+    """Nothing is DOWN or asleep, and the agent that pages is no longer in service: the slot is read all the same."""
+    world = World(tmp_path / "world", mode=Mode.REPAIR)
+    world.cluster.claim("cluster", 0, "n7")
+    agent = agent_of(world, "n1", tmp_path, Mode.REPAIR)
+    try:
+        learns(world, agent, 600 + 2 * max(SILENT_S, DEAD_S))
+        assert [each.node for each in agent.paged_absent] == ["n7"]
+        world.cluster.update("n1", "drain", "psu")
+        learns(world, agent, 3600)
+        assert [each.node for each in agent.paged_absent] == ["n7"]
+        world.cluster.slots.clear()
+        learns(world, agent, 3600)
+        assert agent.paged_absent == ()
+    finally:
+        agent.close(keep_open=True)
+
+
 @pytest.mark.parametrize(("name", "pages"), [("n1", 1), ("n10", 2), ("n2", 9)])
 def test_a_node_whose_daemon_is_away_pages_by_the_first_agent_and_later_by_the_second(
     name: str, pages: int, tmp_path: Path

@@ -335,6 +335,17 @@ def test_gpus_that_changed_their_addresses_are_still_there() -> None:
     assert list(after.faults) == [("gpu:GPU-a", "gpu.xid.64")]
 
 
+def test_a_gpu_that_is_missing_is_not_replaced_by_one_that_has_its_address() -> None:
+    """After a boot without it the others are enumerated from its address on: its fault stays until it is replaced."""
+    parts = [gpu_component(uuid=uuid, pci=pci) for uuid, pci in (("GPU-a", "0000:53:00"), ("GPU-b", "0000:54:00"))]
+    broken = line("gpu.xid.64", 1, ClearsBy.REPLACE, component=parts[0])
+    seen = answered(ok([counter(0, part, name="gpu_index") for part in parts]))
+    before = fold(History(boot_id="boot-1"), [seen, looked(broken, check="kernel.xid")])
+    booted, _ = begin_boot(before, "boot-2")
+    after, changes = observe(booted, at_address("GPU-b", 60), (), at(60))
+    assert (list(after.faults), changes) == ([("gpu:GPU-a", "gpu.xid.64")], ())
+
+
 def test_an_index_names_nobody() -> None:
     """After a GPU is lost its index means another one: a fault of ``gpu:3`` is not given to whoever has it now."""
     third = Component(kind="gpu", id="GPU-9", aliases=("0000:90:1c", "3"))

@@ -566,9 +566,9 @@ def test_an_empty_file_is_a_fresh_database(tmp_path: Path) -> None:
     [
         (
             f"PRAGMA user_version = {SCHEMA_VERSION + 1}",
-            f"its schema version is {SCHEMA_VERSION + 1}; this healthd reads 2",
+            f"its schema version is {SCHEMA_VERSION + 1}; this healthd reads {SCHEMA_VERSION}",
         ),
-        ("PRAGMA user_version = 0", "its schema version is 0; this healthd reads 2"),
+        ("PRAGMA user_version = 0", f"its schema version is 0; this healthd reads {SCHEMA_VERSION}"),
         ("PRAGMA user_version = -7", "its schema version is -7"),
         ("UPDATE fault SET body = '{torn'", "JSON"),
         ("UPDATE fault SET body = '[]'", "Expected `object`"),
