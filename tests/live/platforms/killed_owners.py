@@ -112,7 +112,7 @@ class Owner:
         """The configuration's ``[provisioner]``."""
         where = f'region = "{REGION}"\nendpoint_url = "{self.endpoint.url}"'
         # No call of these lives hangs: each is answered, however busy moto is with the lives beside it.
-        aws = f"[provisioner.aws]\n{where}\nlook_s = 0.1\ntimeout_s = {limit_s(6.0)}\n"
+        aws = f"[provisioner.aws]\n{where}\npoll_s = 0.1\ntimeout_s = {limit_s(6.0)}\n"
         return f'kind = "{self.kind}"\n{aws}{self.more}'
 
     def launches(self) -> str:
