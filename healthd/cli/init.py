@@ -51,10 +51,9 @@ def answer(options: Namespace) -> Reply:
 def _next(path: Path) -> str:
     """The next steps. A daemon reads a file elsewhere only by its name."""
     given = "" if path == DEFAULT_PATH else f" --config {path}"
-    start = START if not given else f"`healthd run{given}`, or as a service once the file is {DEFAULT_PATH}"
-    return (
-        f"next: read it, run `healthd config validate{given}` and `healthd doctor{given}`; then the daemon: {start}\n"
-    )
+    validate, doctor, run = (f"healthd {verb}{given}" for verb in ("config validate", "doctor", "run"))
+    start = START if not given else f"`{run}`, or as a service once the file is {DEFAULT_PATH}"
+    return f"next: read it, run `{validate}` and `{doctor}`; then the daemon: {start}\n"
 
 
 def _required(name: str | None) -> Sequence[str] | None:

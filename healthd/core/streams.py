@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import suppress
 
 FAILED = 70
 """The exit code for a result that could not be written, where it would be 0 (``api.exit_codes``, EX_SOFTWARE)."""
@@ -22,7 +23,8 @@ def open_streams() -> None:
             os.set_inheritable(nowhere.fileno(), True)  # for the programs that healthd starts
             setattr(sys, name, nowhere)
         elif name != "stdin":
-            stream.reconfigure(encoding="utf-8", errors="surrogateescape")
+            with suppress(OSError):  # one that was read from, and cannot seek, keeps its encoding
+                stream.reconfigure(encoding="utf-8", errors="surrogateescape")
 
 
 def print_answer(code: int, out: str, err: str) -> int:

@@ -61,6 +61,14 @@ class Heard(Struct):
     def state(self, *lines: str) -> None:
         """So is what NVML said."""
 
+    def __getattr__(self, name: str) -> Heard:
+        """So are the node and its trees."""
+        return self
+
+    def read(self, path: str) -> str:
+        """Nothing is read of them."""
+        return ""
+
 
 def rows() -> Iterator[tuple[Case, list[tuple[float, str]]]]:
     """Every case of the matrix that is made of kernel lines, with its lines."""

@@ -290,7 +290,7 @@ def test_a_later_versions_database_is_refused(tmp_path: Path) -> None:
     with sqlite3.connect(path) as db:
         db.execute("PRAGMA user_version = 9")
     db.close()
-    with pytest.raises(StoreError, match="version is 9; this healthd reads 2: read it with the healthd that wrote it"):
+    with pytest.raises(StoreError, match="version is 9; this healthd reads 3: read it with the healthd that wrote it"):
         read_trail(path, EVERY, last=10)
 
 
