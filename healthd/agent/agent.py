@@ -375,7 +375,9 @@ def _slurm_reporter(agent: Agent) -> Reporter:
         domain = domain_of(outcomes) or domain  # a fabric that broke has none
         if not expected <= outcomes.keys() or (engine is not None and not engine.has_decided):
             return None
-        blind = next((each for each in outcomes.values() if each.counts_as_unknown), None)
+        unknown = [each for each in outcomes.values() if each.counts_as_unknown]
+        # The reader of the kernel log before the checks that need it.
+        blind = min(unknown, key=lambda each: agent.checkup.checks[each.check].on == "kernel", default=None)
         return summary_of(
             agent.monitor.verdict(outcomes.values()),
             agent.monitor.diagnoses(),

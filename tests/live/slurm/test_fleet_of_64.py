@@ -45,7 +45,7 @@ SHOWN = (
     ("OK", 4, "n[0001-0003,0016]", ""),
     ("WARNING", 2, "n[0004-0005]", "gpu.xid.92"),
     ("CRITICAL", 2, "n[0006-0007]", "observe mode: nothing is done"),
-    ("UNKNOWN", 1, "n0008", "kernel."),
+    ("UNKNOWN", 1, "n0008", "kmsg.reader"),
     ("HELD", 2, "n[0009-0010]", "gpu.xid.95"),
     ("DRAINING", 1, "n0011", "gpu.xid.79"),
     ("REPAIRING", 1, "n0012", "reboot asked for"),
