@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import sys
-from contextlib import suppress
 
 FAILED = 70
 """The exit code for a result that could not be written, where it would be 0 (``api.exit_codes``, EX_SOFTWARE)."""
@@ -23,8 +22,7 @@ def open_streams() -> None:
             os.set_inheritable(nowhere.fileno(), True)  # for the programs that healthd starts
             setattr(sys, name, nowhere)
         elif name != "stdin":
-            with suppress(OSError):  # one that was read from, and cannot seek, keeps its encoding
-                stream.reconfigure(encoding="utf-8", errors="surrogateescape")
+            stream.reconfigure(encoding="utf-8", errors="surrogateescape")
 
 
 def print_answer(code: int, out: str, err: str) -> int:

@@ -209,6 +209,9 @@ def become(order: bytes, streams: Sequence[int]) -> list[str]:
     os.setsid()
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
+    # Those of the server may seek, where it writes to a file.
+    sys.stdin, sys.stdout = open(0, closefd=False), open(1, "w", closefd=False)  # noqa: SIM115 - as long as the process
+    sys.stderr = open(2, "w", buffering=1, closefd=False)  # noqa: SIM115
     os.closerange(3, os.sysconf("SC_OPEN_MAX"))
     os.environ.clear()
     os.environ.update(asked["environ"])
