@@ -27,6 +27,7 @@ TROUBLED = frozenset({"DISCONN", "CONNECTING", "REPLAY", "REPLAY_LOCKS", "REPLAY
 _NOT_YET = "NEW"
 _STATE = re.compile(r"^[ \t]*state:[ \t]*([A-Z_]+)[ \t]*$", re.MULTILINE)
 _ATTEMPTS = re.compile(r"^[ \t]*connection_attempts:[ \t]*(\d{1,18})[ \t]*$", re.MULTILINE)
+_MOUNT_SUFFIX = re.compile(r"-[0-9a-f]{8,16}\Z")
 _TARGET = re.compile(r"^[ \t]*target:[ \t]*(\S+)[ \t]*$", re.MULTILINE)
 
 
@@ -37,9 +38,6 @@ class Import(Struct, frozen=True, kw_only=True):
     state: str
     target: str
     attempts: int | None
-
-
-_MOUNT_SUFFIX = re.compile(r"-[0-9a-f]{8,16}\Z")
 
 
 def connection(device: str) -> Component:

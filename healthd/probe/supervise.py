@@ -257,9 +257,8 @@ class Probe:
         if trouble is not ChildTrouble.SILENT:
             self._stalled_since = None
         elif self._stalled_since is None and self._paused_until <= self._clock():
-            self._stalled_since = max(
-                asked_at, self._clock() - deadline_s
-            )  # longer only where this process stood still
+            # At most the deadline ago: it is longer only where this process stood still.
+            self._stalled_since = max(asked_at, self._clock() - deadline_s)
         self._trouble = self._describe(child, trouble, op, deadline_s)
         gone = self._dispose()
         self._losses += 1

@@ -346,14 +346,14 @@ def _written(parts: Mapping[str, _NhcSetting], name: str) -> Iterator[str]:
     # Of a node's matches the last decides, so the wider ones come first.
     for hosts in sorted(own, key=lambda each: len(wider[each])):
         part = own[hosts]
-        unsure = [
+        shared = [
             each
             for each in before
             if each not in wider[hosts] and own[each].keys() & part.keys() and _may_share(each, hosts)
         ]
         yield ""
-        if unsure:
-            yield f"# A node that is also one of {', '.join(unsure)} gets this list alone: add what such a node needs."
+        if shared:
+            yield f"# A node that is also one of {', '.join(shared)} gets this list alone: add what such a node needs."
         yield from ("[[match]]", f"host = {toml_value(re.split(_BETWEEN, hosts))}")
         around = [parts["*"], *(own[each] for each in before if each in wider[hosts])]
         yield from _sections(part.beside(around), "match.")

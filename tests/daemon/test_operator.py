@@ -139,7 +139,7 @@ def test_everybody_may_read_and_few_may_order(node: RunningNode) -> None:
 
 
 @pytest.fixture
-def ordered(tmp_path: Path) -> Iterator[RunningNode]:
+def commanded(tmp_path: Path) -> Iterator[RunningNode]:
     """A node in observe mode with nothing wrong, whose metrics can be read at ``port``."""
     made = RunningNode(tmp_path / "node", "n1")
     (port,) = free_ports(1)
@@ -160,67 +160,67 @@ def refusals(node: RunningNode) -> dict[str, float]:
 
 
 @pytest.mark.process
-def test_an_order_takes_the_node_out_until_another_lets_it_in(ordered: RunningNode) -> None:
+def test_an_order_takes_the_node_out_until_another_lets_it_in(commanded: RunningNode) -> None:
     """In observe mode, through a kill -9; asked again it is so already; the person's words are in the trail."""
-    dry = ask(ordered, "quarantine", "--reason", "psu\nlooks odd", "--dry-run")
+    dry = ask(commanded, "quarantine", "--reason", "psu\nlooks odd", "--dry-run")
     assert (dry.returncode, dry.stdout.splitlines()[0]) == (
         0,
         f"would quarantine: operator.quarantine on node, psu looks odd (uid {os.getuid()})",
     )
-    assert not is_held(ordered)
-    assert ask(ordered, "quarantine", "--reason", "psu\nlooks odd").returncode == 0
-    ordered.wait(lambda: is_held(ordered), 10, "held")
-    ordered.kill()
-    ordered.start()
-    again = ask(ordered, "quarantine", "--reason", "other words")
+    assert not is_held(commanded)
+    assert ask(commanded, "quarantine", "--reason", "psu\nlooks odd").returncode == 0
+    commanded.wait(lambda: is_held(commanded), 10, "held")
+    commanded.kill()
+    commanded.start()
+    again = ask(commanded, "quarantine", "--reason", "other words")
     assert (again.returncode, again.stdout.startswith("quarantined already, psu looks odd (uid ")) == (0, True)
-    plan = json.loads(ask(ordered, "plan", "--json").stdout)
+    plan = json.loads(ask(commanded, "plan", "--json").stdout)
     assert plan["remediation"]["message"].endswith("; until `healthd release`")
-    ordered.wait(lambda: ask(ordered, "release").returncode == 0, 20, "let in")
-    ordered.wait(lambda: not is_held(ordered), 20, "back")
-    done = ask(ordered, "release")
+    commanded.wait(lambda: ask(commanded, "release").returncode == 0, 20, "let in")
+    commanded.wait(lambda: not is_held(commanded), 20, "back")
+    done = ask(commanded, "release")
     assert (done.returncode, done.stdout) == (
         0,
         "n1 is in service, and no remediation is open: there is nothing to release\n",
     )
-    assert "psu looks odd (uid " in ask(ordered, "history").stdout
-    lines = [json.loads(line) for line in ordered.log.read_text().splitlines()]
+    assert "psu looks odd (uid " in ask(commanded, "history").stdout
+    lines = [json.loads(line) for line in commanded.log.read_text().splitlines()]
     assert {line["node"] for line in lines if line["event"] == "engine"} == {"n1"}
     bound = {(line["remediation_id"], line["code"], line["component"]) for line in lines if "remediation_id" in line}
     assert bound == {(plan["remediation"]["id"], "operator.quarantine", "node")}, lines
 
 
 @pytest.mark.process
-def test_a_refusal_is_in_status_log_metrics_and_audit(ordered: RunningNode) -> None:
+def test_a_refusal_is_in_status_log_metrics_and_audit(commanded: RunningNode) -> None:
     """Of an order that nobody here can carry out; every word is there from the start, with nothing counted."""
-    before = refusals(ordered)
+    before = refusals(commanded)
     assert set(before) == set(Refusal)
     assert not any(before.values())
-    refused = ask(ordered, "repair", "--step", "replace", "--reason", "new one", "--yes")
+    refused = ask(commanded, "repair", "--step", "replace", "--reason", "new one", "--yes")
     words = "no replace_node here: the local provisioner has no replace_node: see [provisioner] kind"
     assert (refused.returncode, refused.stderr) == (1, f"healthd repair: refused: {words}\n")
-    assert refusals(ordered) == {**before, "cannot": 1.0}
+    assert refusals(commanded) == {**before, "cannot": 1.0}
     told = f"refused: repair by command, new one (uid {os.getuid()}): {words}"
-    assert told in ask(ordered, "status").stdout
-    assert told in ask(ordered, "history").stdout
-    logged = [json.loads(line) for line in ordered.log.read_text().splitlines() if '"verb": "repair"' in line]
+    assert told in ask(commanded, "status").stdout
+    assert told in ask(commanded, "history").stdout
+    logged = [json.loads(line) for line in commanded.log.read_text().splitlines() if '"verb": "repair"' in line]
     assert [(each["code"], each["uid"], each["message"]) for each in logged] == [
         (1, os.getuid(), refused.stderr.strip())
     ]
-    dry = ask(ordered, "repair", "--step", "replace", "--reason", "new one", "--dry-run", "--json")
+    dry = ask(commanded, "repair", "--step", "replace", "--reason", "new one", "--dry-run", "--json")
     rehearsed = json.loads(dry.stdout)
     assert (dry.returncode, rehearsed["command"], rehearsed["dry_run"], rehearsed["done"]) == (1, "repair", True, False)
-    nothing = ask(ordered, "undo", "abcd", "--reason", "new one", "--dry-run")
+    nothing = ask(commanded, "undo", "abcd", "--reason", "new one", "--dry-run")
     words = "no remediation 'abcd': none is open here; see `healthd status`"
     assert (nothing.returncode, nothing.stdout) == (1, "")
     assert nothing.stderr == f"healthd undo: would be refused: {words}\n"
-    unasked = ask(ordered, "repair", "--step", "replace", "--reason", "new one", "--json")
+    unasked = ask(commanded, "repair", "--step", "replace", "--reason", "new one", "--json")
     assert (unasked.returncode, json.loads(unasked.stdout)) == (1, rehearsed)
 
 
 @pytest.mark.process
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to ask as another user")
-def test_only_few_may_order_the_engine(ordered: RunningNode) -> None:
+def test_only_few_may_order_the_engine(commanded: RunningNode) -> None:
     """Another user is refused, and that is in the trail once, however often it is tried."""
     for verb, code in (
         (("quarantine", "--reason", "x"), 77),
@@ -230,12 +230,12 @@ def test_only_few_may_order_the_engine(ordered: RunningNode) -> None:
         (("repair", "--step", "reboot", "--yes"), 77),
         (("repair", "--step", "reboot", "--dry-run"), 77),
     ):
-        made = ordered.as_nobody(*verb)
+        made = commanded.as_nobody(*verb)
         assert made.returncode == code, (verb, made.stderr)
         assert (f"uid {NOBODY} may not act here" in made.stderr) == (code == 77)
-    assert not is_held(ordered)
-    assert ordered.log_text().count(f"command: refused quarantine: uid {NOBODY} may not act here") == 1
-    assert refusals(ordered)["not_permitted"] == 5.0
+    assert not is_held(commanded)
+    assert commanded.log_text().count(f"command: refused quarantine: uid {NOBODY} may not act here") == 1
+    assert refusals(commanded)["not_permitted"] == 5.0
 
 
 def test_a_word_about_a_held_node_lets_it_go_and_its_end_takes_it_out_again(tmp_path: Path) -> None:

@@ -100,7 +100,7 @@ def test_slurms_text_comes_at_any_boundary_and_the_node_comes_back(tmp_path: Pat
 
 
 def test_a_person_who_drains_over_slurms_text_keeps_the_node(tmp_path: Path) -> None:
-    """Ours, then Slurm's, then a person's: the last one is a command, and is touched by nobody."""
+    """Ours, then Slurm's, then an operator's: the last one is a command, and healthd leaves it alone."""
     world = World(tmp_path, mode=Mode.QUARANTINE).at(10, lambda: world.log_line(XID_79))
     world.at(60, lambda: world.cluster.drains_by_itself(NODE))
     while not any("over our drain" in text for text in world.audit("step")):

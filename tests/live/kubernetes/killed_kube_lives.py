@@ -81,7 +81,7 @@ class KubeLife(Life[Ending]):
 
 
 class AgentLife(KubeLife):
-    """A node breaks, is taken out, repaired by whoever it is, proves itself and is let in. ``code`` and ``remedy``: of
+    """A node breaks, is drained, repaired, proves itself and returns to service. ``code`` and ``remedy``: of
     what it has; ``provisioner``: the kind, which asks the controller."""
 
     code: ClassVar[str] = "gpu.xid.79"
@@ -188,7 +188,7 @@ how = "api"
 
 
 class QuarantineLife(AgentLife):
-    """Nobody can repair the node from here: it is out until somebody has."""
+    """No repair is possible from here: the node is out until an operator has made one."""
 
     provisioner = "none"
 
