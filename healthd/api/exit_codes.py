@@ -48,8 +48,9 @@ MEANINGS: Mapping[ExitCode, str] = {
     ExitCode.USAGE: "the command line is wrong (sysexits.h EX_USAGE), a misspelt `hook` included",
     ExitCode.UNAVAILABLE: "no daemon answers, and this needs one (EX_UNAVAILABLE)",
     ExitCode.FAILED: (
-        "it could not be done, such as a state directory that cannot be used (EX_SOFTWARE). A daemon that "
-        "cannot start on this machine as it is now ends so, and systemd starts it again"
+        "it could not be done, such as a state directory that cannot be used, or healthd has a defect and shows its "
+        "traceback (EX_SOFTWARE). A daemon that cannot start on this machine as it is now ends so, and systemd starts "
+        "it again"
     ),
     ExitCode.TRY_AGAIN: "not now, or no answer, and it may have been done: ask again (EX_TEMPFAIL)",
     ExitCode.NOT_PERMITTED: "this user may not, or healthd's role at the cluster or AWS may not (EX_NOPERM)",

@@ -62,7 +62,13 @@ def _lines(name: str, answer: list[DoctorResult] | SourceError) -> Iterable[Doct
 
 def _configuration(options: Namespace) -> tuple[Config, list[DoctorResult]]:
     """The configuration of this node, and the doctor's lines about it. Raises ConfigError."""
-    path = Path(options.config).absolute() if options.config else None
+    try:
+        path = Path(options.config).absolute() if options.config else None
+    except OSError as error:
+        wrong = (
+            f"--config {options.config}: the working directory cannot be read: {error.strerror}; give the whole path"
+        )
+        raise ConfigError((wrong,)) from error
     loaded = load(path, checks=check_settings(), environ=os.environ, who=lambda config: _DoctorNode(config, os.environ))
     files = sorted({each.origin.partition(":")[0] for each in loaded.settings.values() if each.origin.startswith("/")})
     why = (

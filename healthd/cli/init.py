@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 from argparse import Namespace
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -22,6 +23,7 @@ from healthd.setup.forked_calls import answer_apart
 from healthd.setup.survey import Survey, survey
 
 SCHEMA = "healthd.init/v1"
+_MOST_BYTES = 8 << 20  # of an nhc.conf: a hundred thousand lines
 _DEADLINE_S = 40.0  # IMDS, one question to AWS, and a file system or two that answer late
 
 
@@ -63,12 +65,22 @@ def _required(name: str | None) -> Sequence[str] | None:
     from healthd.setup.from_nhc import from_nhc  # only where it is asked for
 
     try:
-        text = Path(name).read_text(encoding="utf-8", errors="replace")
-    except OSError as error:
-        raise UsageError(
-            f"--from-nhc {name}: {error.strerror}; expected an nhc.conf, such as /etc/nhc/nhc.conf"
-        ) from error
+        text = _nhc_text(Path(name))
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else error
+        raise UsageError(f"--from-nhc {name}: {why}; expected an nhc.conf, such as /etc/nhc/nhc.conf") from error
     return from_nhc(text, name=Path(name).name)
+
+
+def _nhc_text(path: Path) -> str:
+    """The text of a file that ends. Raises OSError, ValueError."""
+    if not stat.S_ISREG(path.stat().st_mode):
+        raise ValueError("not a regular file")
+    with path.open("rb") as file:
+        text = file.read(_MOST_BYTES + 1)
+    if len(text) > _MOST_BYTES:
+        raise ValueError(f"larger than {_MOST_BYTES} bytes")
+    return text.decode("utf-8", "replace")
 
 
 def _json(text: str, found: Survey, path: str) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from healthd.api.grammar import TextRequested, parse
 from healthd.api.wire import Reply, failure
 from healthd.core.errors import HealthdError
-from healthd.core.streams import print_answer
+from healthd.core.streams import FAILED, print_answer
 
 
 def run(arguments: Sequence[str], *, colour: bool = False) -> int:
@@ -28,5 +28,14 @@ def run(arguments: Sequence[str], *, colour: bool = False) -> int:
         answer = Reply(code=0, out=str(shown))
     except HealthdError as error:
         answer = failure(error)
+    except Exception:  # noqa: BLE001 - Python would exit with 1, which is a verdict: critical
+        answer = _defect()
     gc.enable()  # also where a wrong command line kept it from that
     return print_answer(answer.code, answer.out, answer.err)
+
+
+def _defect() -> Reply:
+    """The error that is being handled, for those who can correct healthd."""
+    import traceback
+
+    return Reply(code=FAILED, err=f"{traceback.format_exc()}healthd: this is a defect of healthd; report these lines\n")

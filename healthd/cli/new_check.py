@@ -29,7 +29,7 @@ def answer(options: Namespace) -> Reply:
         raise HealthdError(f"the check {options.name} exists already (`healthd checks`); choose another name")
     for path in made:
         if not path.parent.is_dir():
-            raise HealthdError(f"{Path.cwd()} has no {path.parent}/; run this at the root of a checkout of healthd")
+            raise HealthdError(f"no folder {path.parent}/ here; run this at the root of a checkout of healthd")
         if path.exists():
             raise HealthdError(f"{path} exists and is never overwritten; choose another name")
     names = "".join(f"  {path}\n" for path in made)

@@ -55,6 +55,19 @@ def test_the_doctor_reads_a_file_named_relative_to_the_folder(tmp_path: Path, mo
     assert (line.status, line.why) == (DoctorStatus.OK, f"{tmp_path}/site.toml; mode quarantine")
 
 
+def test_the_doctor_in_a_removed_folder_asks_for_the_whole_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A relative --config has no folder then, and the doctor's answer says so."""
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    reply = doctor.answer(parse(["doctor", "--config", "site.toml"]))
+    assert reply.code == 1
+    assert "--config site.toml: the working directory cannot be read" in reply.out
+
+
 @pytest.mark.parametrize(
     ("name", "words"), [("p5.48xlrge", "did you mean p5.48xlarge?"), ("p5.48xlarge", ""), ("m7i.metal", "")]
 )

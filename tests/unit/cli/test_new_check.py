@@ -68,3 +68,13 @@ def test_outside_of_a_checkout_it_says_where_to_stand(tmp_path: Path, monkeypatc
     monkeypatch.chdir(tmp_path)
     with pytest.raises(HealthdError, match="root of a checkout"):
         run("site.clock")
+
+
+def test_in_a_removed_folder_it_says_where_to_stand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The shell of an operator may stand in one."""
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    with pytest.raises(HealthdError, match="no folder checks/ here; run this at the root of a checkout"):
+        run("site.clock")

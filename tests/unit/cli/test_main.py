@@ -1,0 +1,26 @@
+"""The end of a verb, whatever it raises."""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType
+
+import pytest
+
+from healthd.cli.main import run
+from healthd.core.streams import FAILED
+
+
+def test_a_defect_is_no_verdict(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Python exits with 1 by itself, and 1 says of a node that it is critical."""
+
+    def answer(_: object) -> None:
+        raise ZeroDivisionError("a mistake")
+
+    broken = ModuleType("healthd.cli.check")
+    broken.__dict__["answer"] = answer
+    monkeypatch.setitem(sys.modules, "healthd.cli.check", broken)
+    assert run(["check"]) == FAILED
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert "ZeroDivisionError: a mistake\nhealthd: this is a defect of healthd" in shown.err
