@@ -12,10 +12,13 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol
 
+import msgspec
+from msgspec import Struct
 from msgspec.structs import asdict
 
+from healthd.core.encodable import NOT_JSON
 from healthd.core.errors import StoreError
 from healthd.core.model import Mode
 from healthd.daemon.textfile import replace_file
@@ -24,6 +27,25 @@ from healthd.remediation.controller.node_status import NodeStatus
 KEEP_S = 20.0
 FILE = "status.json"
 _MOST_BYTES = 150_000  # all annotations of an object have 262,144 together, with their keys
+
+
+class _ShownNode(Struct, frozen=True, kw_only=True):
+    """The part of a node's status that is read."""
+
+    node: str
+    message: str
+    page: bool
+
+
+class _ShownStatus(Struct, frozen=True, kw_only=True):
+    """The part of a status that is read. Its text may be of another version, with more keys, or of another origin."""
+
+    at: Annotated[datetime, msgspec.Meta(tz=True)]
+    leader: str
+    mode: str
+    nodes: tuple[_ShownNode, ...]
+    notices: tuple[str, ...] = ()
+    left_out: int = 0
 
 
 class KeptText(Protocol):
@@ -73,7 +95,7 @@ class StatusFile:
             raise StoreError(f"{self._path}: not written: {error.strerror or error}") from error
 
     def shown(self) -> dict[str, Any] | None:
-        """The status in the file; None for no file, or for one that is not JSON. Raises StoreError."""
+        """The status in the file; None for no file, or for one that is no status. Raises StoreError."""
         try:
             return _read(self._path.read_text(encoding="utf-8"))
         except (FileNotFoundError, ValueError):
@@ -98,7 +120,7 @@ class StatusNote:
         self._last = (now_s, body)
 
     def shown(self) -> dict[str, Any] | None:
-        """The status in the text. Raises StoreError where the cluster does not answer."""
+        """The status in the text; None where it is none. Raises StoreError where the cluster does not answer."""
         return _read(self._note.kept())
 
 
@@ -119,7 +141,8 @@ def fitted(status: Mapping[str, Any], most_bytes: int) -> str:
 
 def _read(text: str) -> dict[str, Any] | None:
     try:
-        status = json.loads(text)
-    except ValueError:
+        status: dict[str, Any] = json.loads(text)
+        msgspec.convert(status, _ShownStatus)
+    except NOT_JSON:
         return None
-    return status if isinstance(status, dict) and {"at", "nodes"} <= set(status) else None
+    return status

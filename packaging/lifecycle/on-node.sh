@@ -57,23 +57,26 @@ PYTHON
     fi
 }
 
-# Prints where a file of an address is now. A presigned address has its signature behind the name of the file.
-fetched() {
-    name=${1%%\?*}
-    name=$work/${name##*/}
+# Sets $found to where the file of address $1 is now, and $shown to the address up to a "?": behind it a presigned one has
+# its signature, which is no part of a name, and which syslog must not have.
+find_file() {
+    shown=${1%%\?*}
+    found=$work/${shown##*/}
     case $1 in
-    s3://*) aws s3 cp --only-show-errors "$1" "$name" >&2 && echo "$name" ;;
-    https://*) curl -fsSL --retry 3 -o "$name" "$1" >&2 && echo "$name" ;;
-    *) test -r "$1" && echo "$1" ;;
-    esac
+    s3://*) aws s3 cp --only-show-errors "$1" "$found" >&2 ;;
+    https://*) curl -fsSL --retry 3 -o "$found" "$1" >&2 ;;
+    *)
+        # A path without a slash would be the name of a package for apt and dnf.
+        case $1 in /*) found=$1 ;; *) found=$PWD/$1 ;; esac
+        test -r "$found"
+        ;;
+    esac || give_up "$shown cannot be read; look at the path, and at the role's right to s3:GetObject"
 }
 
-# Sets $found to where the package of address $1 is now, once it has the checksum $2, if there is one.
+# find_file, and give up where the package has not the checksum $2, if there is one.
 find_package() {
-    found=$(fetched "$1") || give_up "$1 cannot be read; look at the path, and at the role's right to s3:GetObject"
-    # A path without a slash would be the name of a package for apt and dnf.
-    case $found in /*) ;; *) found=$PWD/$found ;; esac
-    test -z "$2" || echo "$2  $found" | sha256sum -c - >&2 || give_up "$1 is not the package of this checksum"
+    find_file "$1"
+    test -z "$2" || echo "$2  $found" | sha256sum -c - >&2 || give_up "$shown is not the package of this checksum"
 }
 
 install_packages() {
@@ -113,22 +116,24 @@ trap 'rm -rf "$work"' EXIT
 
 find_package "$1" "${HEALTHD_SHA256:-}"
 package=$found
+named=$shown
 if test -n "$nccl"; then
     test -z "${HEALTHD_SHA256:-}" || test -n "${HEALTHD_NCCL_SHA256:-}" ||
-        give_up "HEALTHD_NCCL_SHA256 or NcclSha256 is empty; give the SHA-256 of $nccl, as in SHA256SUMS"
+        give_up "HEALTHD_NCCL_SHA256 or NcclSha256 is empty; give the SHA-256 of ${nccl%%\?*}, as in SHA256SUMS"
     find_package "$nccl" "${HEALTHD_NCCL_SHA256:-}"
     nccl=$found
 fi
 
 config=
 if test -n "${2:-}"; then
-    config=$(fetched "$2") || give_up "$2 cannot be read; look at the path, and at the role's right to s3:GetObject"
+    find_file "$2"
+    config=$found
 fi
 
-install_packages "$package" ${nccl:+"$nccl"} || give_up "$1 was not installed${nccl:+, nor was ${nccl##*/}}"
+install_packages "$package" ${nccl:+"$nccl"} || give_up "$named was not installed${nccl:+, nor was ${nccl##*/}}"
 if test -n "$config"; then
     # Before it takes the place of one that works.
-    healthd config validate --config "$config" >&2 || give_up "$2 is not valid, and $root/etc/healthd is as it was"
+    healthd config validate --config "$config" >&2 || give_up "$shown is not valid, and $root/etc/healthd is as it was"
     install -D -m 644 "$config" "$root/etc/healthd/config.toml" ||
         give_up "$root/etc/healthd/config.toml cannot be written"
 elif test -z "$image" && ! test -e "$root/etc/healthd/config.toml"; then

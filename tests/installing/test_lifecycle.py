@@ -171,6 +171,37 @@ def test_a_presigned_address_is_read(node: Node) -> None:
     assert any(call.endswith("/healthd.deb") for call in node.called("apt-get"))
 
 
+@pytest.mark.parametrize(
+    ("environ", "message"),
+    [
+        ({"FAILING": "curl"}, "https://b/healthd.deb cannot be read"),
+        ({"FAILING": "apt-get"}, "https://b/healthd.deb was not installed, nor was healthd-nccl.deb"),
+        ({"FAILING": "healthd"}, "https://b/healthd.toml is not valid"),
+        ({"HEALTHD_SHA256": "0" * 64}, "https://b/healthd.deb is not the package of this checksum"),
+        (
+            {"HEALTHD_SHA256": sha256("https://b/healthd.deb?Signature=secret\n")},
+            "HEALTHD_NCCL_SHA256 or NcclSha256 is empty; give the SHA-256 of https://b/healthd-nccl.deb, as",
+        ),
+    ],
+)
+def test_no_signature_is_in_syslog(node: Node, environ: dict[str, str], message: str) -> None:
+    """Anyone on the node may read that, and a presigned address lets anyone read the bucket until it expires."""
+    names = ("healthd-nccl.deb", "healthd.deb", "healthd.toml")
+    nccl, *rest = (f"https://b/{name}?Signature=secret" for name in names)
+    done = node.run("--required", "--nccl", nccl, *rest, **environ)
+    logged = "\n".join(node.called("logger"))
+    assert done.returncode == 1
+    assert message in logged
+    assert "secret" not in logged + done.stderr
+
+
+def test_an_address_that_healthd_does_not_fetch_is_named_without_its_signature(node: Node) -> None:
+    """One with http:// is taken for a path, and named without what stands behind its name all the same."""
+    done = node.run("http://b/healthd.deb?Signature=secret")
+    assert "http://b/healthd.deb cannot be read" in done.stderr
+    assert "secret" not in done.stderr + "\n".join(node.called("logger"))
+
+
 def test_a_configuration_of_the_node_is_not_replaced(node: Node) -> None:
     """Run again, as an upgrade, it leaves the file alone; on a node without one `healthd init` writes it."""
     node.file("healthd.deb", "")

@@ -212,6 +212,55 @@ def test_what_is_no_status_says_nothing(text: str, tmp_path: Path) -> None:
     assert (StatusNote(note).shown(), StatusFile(tmp_path).shown()) == (None, None)
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"at": 7},
+        {"at": "yesterday"},
+        {"at": "2026-01-01T00:00:00"},
+        {"leader": None},
+        {"notices": "none"},
+        {"nodes": {"n1": "silent"}},
+        {"nodes": ["n1"]},
+        {"nodes": [{"node": "n1", "message": "silent"}]},
+        {"nodes": [{"node": "n1", "message": "silent", "page": "no"}]},
+        {"left_out": "many"},
+    ],
+    ids=str,
+)
+def test_a_status_of_other_types_is_none(
+    wrong: dict[str, object], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A damaged file is no status: exit 2, none leads, until the leader writes it again. It was a traceback, with exit
+    1."""
+    config = tmp_path / "config.toml"
+    config.write_text(f'[controller]\nstate_dir = "{tmp_path}"\n')
+    write_status(tmp_path)
+    whole = json.loads((tmp_path / FILE).read_text())
+    assert status(config, capsys)[0] == 0
+    (tmp_path / FILE).write_text(json.dumps(whole | wrong))
+    for more in ((), ("--json",)):
+        code, out, err = status(config, capsys, *more)
+        assert (code, out) == (2, "")
+        assert "no controller has written a status" in err
+
+
+@pytest.mark.parametrize("raw", [b"\xff{}", b"[" * 100_000], ids=["bytes", "brackets"])
+def test_what_is_no_text_is_no_status(raw: bytes, tmp_path: Path) -> None:
+    """Neither bytes that are no UTF-8, nor JSON without a bottom."""
+    (tmp_path / FILE).write_bytes(raw)
+    assert StatusFile(tmp_path).shown() is None
+
+
+def test_a_status_of_a_later_version_is_shown_whole(tmp_path: Path) -> None:
+    """Replicas of two versions run beside each other during an upgrade: no key or word of the other one is lost."""
+    write_status(tmp_path, NodeStatus(node="n1", message="waits"))
+    whole = json.loads((tmp_path / FILE).read_text())
+    later = {**whole, "more": 1, "nodes": [{**whole["nodes"][0], "state": "of a later version"}]}
+    (tmp_path / FILE).write_text(json.dumps(later))
+    assert StatusFile(tmp_path).shown() == later
+
+
 def test_a_status_that_may_not_be_read_is_not_taken_for_none(tmp_path: Path) -> None:
     """A user without the right hears that, and not that no controller leads."""
     (tmp_path / FILE).mkdir()
