@@ -80,7 +80,7 @@ def storage_nvme(node: Node, settings: StorageNvmeSettings) -> Result:
     findings, undecided, readings, without = [], list[str](), list[Reading](), ""
     if len(local) < expected:
         message = f"{len(local)} of {expected} instance-store disks are present"
-        findings.append(MISSING.at(NODE, message, disks=local, expected=expected, instance_type=node.instance_type))
+        findings.append(MISSING.at(NODE, message, found=local, expected=expected, instance_type=node.instance_type))
     for name, _ in disks:
         findings.extend(_state(name, node.sys.read(f"{_CLASS}/{name}/state")))
     for name in local if settings.smart else ():

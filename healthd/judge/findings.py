@@ -269,6 +269,14 @@ def count_of(finding: Finding) -> int:
     return count if isinstance(count, int) else 1
 
 
+def there_of(evidence: Mapping[str, Any]) -> float | None:
+    """How many are there of the parts that must be, by the evidence of a level; None where that has no number."""
+    found = evidence.get("found")
+    if isinstance(found, list | tuple):
+        return len(found)
+    return found if isinstance(found, int | float) else None
+
+
 def named_pids(evidence: Mapping[str, Any]) -> frozenset[int]:
     """The processes that an evidence names: several as ``pids``, or one as ``pid``."""
     pids = evidence.get("pids") or [evidence.get("pid")]

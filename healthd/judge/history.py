@@ -8,8 +8,8 @@ this fault's part too, and no longer reports it. A fault from the *log* ends by 
 nothing else: age never clears it. *News* (``clears_by`` NOTHING) was never a state; it is listed for a day.
 
 An *acknowledged* fault stays open: the operator knows of it, and the node stays in service all the same. The
-acknowledgement ends with the fault, or at its own time. After the wall clock was set every time is moved with it, so
-that ages stay right, and evidence that comes after a fault is later than the fault.
+acknowledgement ends with the fault, where it gets worse, or at its own time. After the wall clock was set every time is
+moved with it, so that ages stay right, and evidence that comes after a fault is later than the fault.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from healthd.core.model import (
     Status,
 )
 from healthd.judge.clock import moved
-from healthd.judge.findings import HeldDown, Sightings, count_of, wait, without_crowds, without_waiting
+from healthd.judge.findings import HeldDown, Sightings, count_of, there_of, wait, without_crowds, without_waiting
 from healthd.judge.trends import MEMORY, Baseline, Days, Highest, Key, Window, judge_all
 
 NEWS_IS_LISTED_FOR = timedelta(hours=24)
@@ -71,7 +71,8 @@ class Fault(Struct, frozen=True, kw_only=True):
     """One fault that is not known to be over: all findings of one code on one component.
 
     ``count`` counts occurrences as the checks report them. ``acknowledged``: the operator knows of it and wants the
-    node in service all the same, until the fault ends, or ``acknowledged_until``; a fault that comes back is a new one.
+    node in service all the same, until the fault ends or gets worse, or ``acknowledged_until``; a fault that comes back
+    is a new one.
     """
 
     code: str
@@ -351,11 +352,18 @@ def _opened(fault: Fault, known: Fault | None) -> Fault:
     worse = (
         REMEDY_RANK[fault.remedy] > REMEDY_RANK[known.remedy]
         or SEVERITY_RANK[fault.severity] > SEVERITY_RANK[known.severity]
+        or _lost_more(fault, known)
     )
     fault = replace(fault, first=min(known.first, fault.first), boot_id=known.boot_id)
     if known.acknowledged and not worse:
         fault = replace(fault, acknowledged=True, acknowledged_until=known.acknowledged_until)
     return fault
+
+
+def _lost_more(fault: Fault, known: Fault) -> bool:
+    """Whether fewer parts are there than before: an acknowledgement of seven GPUs of eight does not cover six."""
+    now, before = there_of(fault.evidence), there_of(known.evidence)
+    return now is not None and before is not None and now < before
 
 
 def _judge_readings(

@@ -281,7 +281,16 @@ def _learned(
         return JudgedReading(best)
     message = f"{reading.name} is {reading.value:g}; on this instance it has been {best.value:g}"
     message += "" if limit.within == 1 else f" (limit {limit.within:.0%} of that)"
-    found = _found(limit, component, reading, message, limit=least, highest=best.value, since=best.since.isoformat())
+    found = _found(
+        limit,
+        component,
+        reading,
+        message,
+        limit=least,
+        highest=best.value,
+        since=best.since.isoformat(),
+        **({"found": reading.value} if limit.within == 1 else {}),
+    )
     return JudgedReading(best, found)
 
 

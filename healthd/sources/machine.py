@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from functools import cache
+from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -23,7 +24,7 @@ from healthd.core.node import (
     Tree,
 )
 from healthd.sources.command import run_command, run_configured
-from healthd.sources.filesystem import FilesystemSource
+from healthd.sources.filesystem import LOCAL_TYPES, FilesystemSource
 from healthd.sources.identity import Identity, boot_id, find_identity, metadata_endpoint, node_name
 from healthd.sources.imds import FastStart, MetadataSource
 from healthd.sources.mounts import parse_mountinfo
@@ -111,7 +112,10 @@ class Machine(Struct, kw_only=True):
         return run(argv, timeout_s=timeout_s)
 
     def _fstype(self, point: str) -> str:
-        return next((mount.fstype for mount in reversed(self.mounts()) if mount.point == point), "")
+        """The type of the file system on a mount point; "" also below one of a server: the way there may hang."""
+        types = {mount.point: mount.fstype for mount in self.mounts()}
+        above = (types.get(str(folder)) for folder in PurePath(point).parents)
+        return types.get(point, "") if all(each is None or each in LOCAL_TYPES for each in above) else ""
 
     def begin(self) -> None:
         """Start the probe workers ahead of checks that will all run at once: a worker takes as long to start as most

@@ -25,7 +25,7 @@ from healthd.sources.command import abandoned
 from healthd.sources.filesystem import FilesystemSource
 from healthd.sources.machine import Machine, open_machine
 from healthd.sources.trees import FileTree
-from tests.support.kernel_objects import FuseDisk, NotHere, fuse_disk, others, tmpfs
+from tests.support.kernel_objects import FuseDisk, NotHere, command, fuse_disk, others, tmpfs
 from tests.support.limits import limit_s
 
 # Of what hangs; and of what answers in the end, however busy the machine is.
@@ -219,6 +219,29 @@ def test_the_owners_on_a_disk_are_counted_past_a_mount_that_hangs(
     assert (held.whole, held.bytes_of[os.geteuid()] >= 1 << 16) == (True, True)
     assert hurried.file_systems.state("local").abandoned == 0
     disk.becomes()
+
+
+def test_a_local_mount_below_one_that_hangs_holds_up_no_other(
+    hurried: Machine, mounted: Callable[[str], FuseDisk], tmp_path: Path
+) -> None:
+    """The way to a scratch disk on /fsx/scratch leads over the server of /fsx: a worker of its own asks it."""
+    disk = mounted("fsx")
+    point = disk.point / "scratch"
+    try:
+        with tmpfs(tmp_path) as local, ExitStack() as cleanup:
+            for file in (local / "scratch", point):
+                file.touch()
+            command("mount", "--bind", str(local / "scratch"), str(point))
+            cleanup.callback(command, "umount", str(point))
+            cleanup.callback(disk.becomes)
+            assert hurried.space(str(point)).total_bytes == 64 * 1024
+            disk.becomes("hang:all")
+            with pytest.raises(SourceTimeout):
+                hurried.space(str(point))
+            assert hurried.space("/").total_bytes > 0
+            assert hurried.file_systems.state("local").abandoned == 0
+    except NotHere as missing:
+        pytest.skip(str(missing))
 
 
 def test_a_server_that_ended_is_an_error(machine: Machine, mounted: Callable[[str], FuseDisk]) -> None:

@@ -8,8 +8,19 @@ import pytest
 from msgspec.structs import replace
 
 from healthd.checklib.xids import XidCase, XidRow, xid_cases, xid_row
-from healthd.core.check import FindingCode, Limit, judged, not_applicable, nothing_expected, ok
-from healthd.core.model import NODE, Clearance, ClearsBy, Component, Finding, Outcome, Remedy, Severity, gpu_component
+from healthd.core.check import FindingCode, Learned, Limit, judged, not_applicable, nothing_expected, ok
+from healthd.core.model import (
+    NODE,
+    Clearance,
+    ClearsBy,
+    Component,
+    Finding,
+    Outcome,
+    Reading,
+    Remedy,
+    Severity,
+    gpu_component,
+)
 from healthd.judge.history import History, acknowledge, begin_boot, canonical, clear, observe
 from healthd.judge.trends import Baseline
 from tests.support.judgement import (
@@ -404,6 +415,39 @@ def test_an_acknowledged_level_stays_so_until_it_ends() -> None:
     again = fold(start, [looked(finding(), seconds=60)])
     back = fold(again, [looked(seconds=120), looked(finding(), seconds=180)])
     assert [each.acknowledged for known in (again, back) for each in known.faults.values()] == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "stands"),
+    [(7, 6, False), (7, 7, True), (6, 7, True), (["a", "b"], ["a"], False), (["a"], ["b"], True), (None, 6, True)],
+)
+def test_an_acknowledgement_covers_no_further_loss(before: object, now: object, *, stands: bool) -> None:
+    """Seven GPUs of eight were acknowledged, and then there are six: the operator has not seen that."""
+    known = looked(finding(evidence={"found": before}))
+    start = acknowledge(fold(History(), [known]), [("gpu:GPU-0", "gpu.sick")], at(500))
+    (fault,) = fold(start, [looked(finding(evidence={"found": now}), seconds=60)]).faults.values()
+    assert (fault.acknowledged, fault.acknowledged_until) == ((True, at(500)) if stands else (False, None))
+
+
+def test_a_learned_count_that_falls_further_ends_its_acknowledgement() -> None:
+    """Where no number is set, the highest count is what must be there. A bandwidth is noisy: less of it is no news."""
+    code = FindingCode(code="efa.lost", severity=Severity.CRITICAL, remedy=Remedy.REBOOT_NODE, meaning="EFA is lost")
+
+    def is_acknowledged(within: float, *values: float) -> list[bool]:
+        limit, known, seen = (
+            Learned(reading="devices", code=code, source="here", within=within),
+            History(),
+            list[bool](),
+        )
+        for second, value in enumerate(values):
+            reading = Reading(component=NODE, name="devices", value=value, epoch="p5")
+            known, _ = observe(known, looked(readings=[reading], seconds=second), (limit,), at(second))
+            seen += [fault.acknowledged for fault in known.faults.values()]
+            known = acknowledge(known, known.faults)
+        return seen
+
+    assert is_acknowledged(1.0, 32, 31, 31, 30, 30, 31) == [False, True, False, True, True]
+    assert is_acknowledged(0.5, 32, 15, 14) == [False, True]
 
 
 def test_a_word_with_an_end_stays_with_the_fault() -> None:
