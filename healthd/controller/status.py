@@ -48,6 +48,9 @@ class _ShownStatus(Struct, frozen=True, kw_only=True):
     left_out: int = 0
 
 
+_MADE = msgspec.json.Decoder(_ShownStatus)  # at import: threads that meet a type of msgspec first, at once, crash
+
+
 class KeptText(Protocol):
     """One text that outlives its writer. Either call raises StoreError."""
 
