@@ -1,7 +1,8 @@
 """The gates of a step: the operator's word, another's hold, a node that is not as we left it.
 
 Every question is answered by a plain reading of the node made just now. Nothing here acts on the node's state in the
-cluster; an operator who undid our drain has acknowledged the fault, also while the operator wants nothing done.
+cluster. An operator who undid our drain ends the remediation, also while the operator wants nothing done; the step that
+ends by it acknowledges the fault.
 
 A node that is ours is kept awake: it is idle, and the cluster's power saving would take its machine away. That is
 written into the handoff record first, so that the next daemon takes it back, and nothing that an operator set. A
@@ -178,12 +179,14 @@ class Gates:
             message = "an undrain of ours that got no answer was applied late: the drain is made again"
             return _made_again(remediation, now, message)
         what = "our drain was undone" if Step.DRAIN in remediation.steps else "our budget slot was taken away"
-        why = f"{what} by an operator: that acknowledges the fault"
+        return ended(remediation, End.ACKNOWLEDGED, f"{what} by an operator: that acknowledges the fault")
+
+    def acknowledge(self, remediation: Remediation, now: datetime, why: str) -> None:
+        """An operator ended the remediation: what was known of the node then is acknowledged."""
         until = now + self._undrain_holds
         self._judgement.acknowledge_shown(
             remediation.code, remediation.component, by=_out_since(remediation), until=until, now=now, why=why
         )
-        return ended(remediation, End.ACKNOWLEDGED, why)
 
     def _slept_since(self, remediation: Remediation, now: datetime) -> bool:
         """Whether another daemon released the node because it had no machine: see ``absent``. A record that the daemon

@@ -114,6 +114,8 @@ class Steps:
             result = self._slot_gate.settled(remediation, now)
         else:
             result = self._kept_from_repair(remediation, now) or self._taken(remediation, now)
+        if result.remediation.end is End.ACKNOWLEDGED and not remediation.has_ended:
+            self._gates.acknowledge(result.remediation, now, result.message)
         self._inherited = False
         stays_given_up = (
             remediation.end is result.remediation.end is End.FAILED

@@ -11,9 +11,9 @@ from healthd.core.model import Action, Mode, Remedy
 from healthd.remediation.decide.commands import Command, Verb
 from healthd.remediation.decide.ledger import repairs_of
 from healthd.remediation.provisioners.delegated import DelegatedProvisioner
-from healthd.remediation.records.handoff import HandoffRecord, PastAct, RequestAnswer, parse
+from healthd.remediation.records.handoff import UNASKED_S, HandoffRecord, PastAct, RequestAnswer, parse
 from tests.support.engine_replay import when
-from tests.support.engine_rig import NODE, WORN_OUT, XID_79, Trouble, World
+from tests.support.engine_rig import NODE, STEP_S, WORN_OUT, XID_79, Trouble, World
 from tests.support.engine_wire import kill
 
 LINK = Trouble(code="efa.missing", remedy=Remedy.REBOOT_NODE, clears_by=None)
@@ -116,6 +116,25 @@ def test_an_operator_ends_a_request_that_no_controller_has_begun(
     assert (world.ending().ends, world.cluster.slots) == ((end,), {})
     assert not (parse(world.orchestrator.read_record()) or HandoffRecord()).asks
     assert acts(world) == []
+
+
+@pytest.mark.parametrize("by_command", [False, True])
+def test_an_undone_drain_acknowledges_once_and_when_its_remediation_ends(by_command: bool, tmp_path: Path) -> None:
+    """While the request waits its withdrawal takes a minute, and may come too late: until the remediation ends by the
+    operator's undoing, nothing is acknowledged. So it is of a repair by command, on a node with a fault."""
+    world = asking(tmp_path)
+    world.at(10, lambda: world.levels.add(LINK))
+    if by_command:
+        world.rules = replace(world.rules, mode=Mode.OBSERVE)
+        world.at(70, lambda: world.execute(Command(verb=Verb.REPAIR, who="uid 0", remedy=Remedy.REBOOT_NODE)))
+    world.run(60).cluster.update(NODE, "resume")
+    found: list[tuple[bool, int]] = []
+    for _ in range(20):
+        world.step()
+        acknowledged = [text for text in world.audit("fault") if text.startswith("acknowledged")]
+        found.append((world.ending().ends == ("acknowledged",), len(acknowledged)))
+    assert found.index((True, 1)) * STEP_S >= UNASKED_S
+    assert set(found) == {(False, 0), (True, 1)}
 
 
 def answers(world: World, remedy: Remedy, answer: RequestAnswer | None) -> None:
