@@ -14,7 +14,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from healthd.core.model import NODE, Action, Diagnosis, Mode, Refusal, Refused, Remedy, Step
-from healthd.remediation.decide.drive import only_out
 from healthd.remediation.decide.remediation import QUARANTINE_CODE, REPAIR_CODE, End, Phase, Remediation, visible_text
 from healthd.remediation.decide.rules import QUARANTINE, STEPS, kept_out, without_drain
 
@@ -133,7 +132,8 @@ def may_be_repaired(remediation: Remediation, command: Command) -> bool:
     given_up = remediation.end is End.FAILED
     if remediation.code == QUARANTINE_CODE:
         return command.remedy is not None and (given_up or stays(remediation))
-    return given_up or only_out(remediation) or _waits_to_replace(remediation)
+    is_verified = remediation.step is Step.VERIFY and remediation.end is None
+    return given_up or is_verified or _waits_to_replace(remediation)
 
 
 def _waits_to_replace(remediation: Remediation) -> bool:

@@ -218,7 +218,7 @@ def continued_as(remediation: Remediation, new: Remediation) -> Remediation:
 
     One that has not taken its node out yet stays where it is; one that has begins after that. Unless its attempts go
     on, they count as a repair of the fault that it was about. A job that is waited for under a fault of the same remedy
-    is waited for since then.
+    is waited for since then. A command to release the node before is over.
     """
     steps = new.steps if Step.DRAIN in remediation.steps else without_drain(new.steps)
     if remediation.step in (Step.SLOT, Step.DRAIN) and not remediation.end:
@@ -252,6 +252,8 @@ def continued_as(remediation: Remediation, new: Remediation) -> Remediation:
         remedy=new.remedy,
         why=new.why,
         command=new.command,
+        release_command=new.release_command,
+        forced_at=new.forced_at,
         ladder=new.ladder,
         attempts=new.attempts,
         denied=remediation.denied and bool(new.attempts),

@@ -26,7 +26,8 @@ FATAL = frozenset({Remedy.REBOOT_NODE, Remedy.REPLACE_NODE})
 """The remedies of faults under which a job makes no progress: it holds its other nodes for nothing."""
 _HINTS: Mapping[Step, str] = {
     Step.WAIT_IDLE: "The repair waits for these jobs: cancel them, or have their owner do so",
-    Step.VERIFY: "`healthd status` names what is not healthy; `healthd release --force` puts it back all the same",
+    Step.VERIFY: "`healthd status` names what is not healthy; `healthd repair` repairs it again, and"
+    " `healthd release --force` puts it back all the same",
     Step.RELEASE: "`healthd status` says what the release waits for",
     Step.STAY: "`healthd release` puts the node back",
 }

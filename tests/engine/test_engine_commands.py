@@ -541,6 +541,36 @@ def test_a_node_that_was_given_up_is_repaired_by_command(tmp_path: Path) -> None
     assert (world.provisioner.requests, len(world.store.remediations())) == (3, 1)
 
 
+@pytest.mark.parametrize("released", [False, True])
+@pytest.mark.parametrize("by_command", [False, True])
+@pytest.mark.parametrize("wrong", ["not healthy", "unknown"])
+def test_a_node_that_is_not_verified_takes_the_next_act_by_command(
+    wrong: str, *, by_command: bool, released: bool, tmp_path: Path
+) -> None:
+    """Rebooted, by the policy or by command, and not healthy after that, or not known to be: you order the next act
+    under the same drain. So you do where a release was commanded before, which then waits no longer."""
+    world = World(tmp_path, mode=Mode.OBSERVE if by_command else Mode.REPAIR)
+    world.log_line(XID_79)
+    if by_command:
+        assert world.execute(REBOOT).done
+    while world.boot == 1:
+        world.step()
+    if wrong == "unknown":
+        world.blind = "NVML does not answer"
+    else:
+        world.levels = {replace(XID_79, code="gpu.count", clears_by=None)}
+    if released:
+        assert world.execute(IN).done
+    world.run(4)
+    text = world.hold_text
+    assert "out until it is healthy" in world.message[-1]
+    world.at(world.clock() + 20, lambda: setattr(world, "blind", ""))
+    assert world.execute(REBOOT).done
+    assert (world.hold_text, len(world.cluster.slots)) == (text, 1)
+    world.run_to_end()
+    assert (world.ending(), world.provisioner.requests) == (WELL, 2)
+
+
 def test_a_repair_by_command_that_was_given_up_is_made_again_and_the_node_stays_out(tmp_path: Path) -> None:
     """The command that it is out by outlives both."""
     world = out_by_command(tmp_path, mode=Mode.OBSERVE)

@@ -143,7 +143,8 @@ def test_only_what_the_policy_keeps_out_without_repair_it_is_only_out() -> None:
 
 @pytest.mark.parametrize("remedy", [None, Remedy.REPLACE_NODE])
 def test_an_order_to_repair_takes_over_what_nothing_is_done_to(remedy: Remedy | None) -> None:
-    """Kept out, or given up; what is out by command only by name. Not what is under repair, nor what is not out yet."""
+    """Kept out, verified, or given up; what is out by command only by name. Not what is under repair, nor what is not
+    out yet."""
     repair = replace(REPAIR_IT, remedy=remedy)
     kept = a_remediation(steps=QUARANTINE, index=QUARANTINE.index(Step.VERIFY))
     under_repair = a_remediation(index=STEPS[Remedy.REBOOT_NODE].index(Step.REBOOT), phase=Phase.INTENDED, attempts=2)
@@ -153,11 +154,17 @@ def test_an_order_to_repair_takes_over_what_nothing_is_done_to(remedy: Remedy | 
     assert may_be_repaired(kept, repair)
     assert may_be_repaired(given_up, repair)
     assert not may_be_repaired(under_repair, repair)
+    verified = replace(under_repair, index=under_repair.steps.index(Step.VERIFY), phase=Phase.PLANNED)
+    for held in (verified, replace(verified, command="x"), replace(verified, release_command="x")):
+        assert may_be_repaired(held, repair)
+        assert not may_be_repaired(replace(held, end=End.RELEASED), repair)
     assert not may_be_repaired(by_command, repair)
     for out in (staying, replace(by_command, steps=kept_out(STEPS[Remedy.REBOOT_NODE]), index=4, end=End.FAILED)):
         assert may_be_repaired(out, repair) == (remedy is not None)
     new = repaired(repair, "c2", LATER, ladder=(Remedy.REPLACE_NODE,), about=None, drains=True)
     assert (continued_as(given_up, new).end, continued_as(given_up, new).attempts) == (None, 0)
+    released = continued_as(replace(verified, release_command="x", forced_at=START), new)
+    assert (released.release_command, released.forced_at, released.step) == ("", None, Step.WAIT_IDLE)
     assert repaired_meanwhile(replace(staying, end=End.FAILED), repair, Remedy.REPLACE_NODE, LATER).end is None
 
 
