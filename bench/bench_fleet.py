@@ -346,7 +346,10 @@ class OneFault:
         """It is open."""
         return "gpu.xid.79 is still open"
 
-    def not_checked(self, since: datetime | None) -> str:
+    def still_open(self) -> str:
+        return ""
+
+    def not_checked(self, since: datetime | None, *, unknowns: bool = True) -> str:
         """Every check has."""
         return ""
 

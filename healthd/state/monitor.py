@@ -355,9 +355,9 @@ class Monitor:
                     return f"{diagnosis.code} on {diagnosis.component} is still open"
         return ""
 
-    def not_checked(self, since: datetime | None) -> str:
+    def not_checked(self, since: datetime | None, *, unknowns: bool = True) -> str:
         """The first check that counts and is unknown, or has not run since then, or "". None: however long ago the
-        checks ran."""
+        checks ran. ``unknowns``: whether one that has run and is unknown counts as not checked."""
         with self._lock:
             for name, check in self._checks.items():
                 if check.on == "active":
@@ -367,7 +367,7 @@ class Monitor:
                     continue
                 if outcome is None or (since is not None and outcome.at < since and check.on == "interval"):
                     return f"{name} has not run since {since:%H:%M:%S}"
-                if outcome.counts_as_unknown:
+                if unknowns and outcome.counts_as_unknown:
                     return f"{name} is unknown: {outcome.result.reason}"
         return ""
 

@@ -102,8 +102,12 @@ class Judgement(Protocol):
     def trouble(self, since: datetime | None) -> str:
         """Why the node cannot be trusted yet, or "". None: by the check runs so far."""
 
-    def not_checked(self, since: datetime | None) -> str:
-        """The check that cannot tell, or has not looked since then, or ""."""
+    def still_open(self) -> str:
+        """The first fault that keeps the node out, or ""."""
+
+    def not_checked(self, since: datetime | None, *, unknowns: bool = True) -> str:
+        """The check that cannot tell, or has not looked since then, or "". ``unknowns``: whether one that looked and
+        cannot tell counts."""
 
     def not_seen_again(self, code: str, component: Component, since: datetime | None = None) -> str:
         """Why an open fault may be over, or "": no check run has found it since then, None: since this daemon

@@ -464,14 +464,10 @@ class Steps:
             remediation = replace(remediation, unanswered=now)
         if (result := self._gates.stopped(remediation, view, now)) is not None:
             return result
+        if not remediation.settling and (result := self._not_released(remediation, now)) is not None:
+            return result
         if Step.DRAIN not in remediation.steps:
             return self._released_by_slot(remediation, view)
-        if not (remediation.settling or remediation.forced) and (
-            trouble := self._judgement.trouble(remediation.opened)
-        ):
-            verify = remediation.steps.index(Step.VERIFY)
-            remediation = replace(remediation, index=verify, phase=Phase.PLANNED, since=now, good_since=None)
-            return StepResult(remediation=remediation, message=f"release taken back: {trouble}")
         if self._is_clusters(remediation) and not (
             remediation.acts or remediation.earlier or remediation.release_command
         ):
@@ -501,6 +497,33 @@ class Steps:
         if view.undrained:
             return self._undrained(remediation, view, now)
         return StepResult(remediation=remediation, message="release sent, not visible yet; is read again")
+
+    def _not_released(self, remediation: Remediation, now: datetime) -> StepResult | None:
+        """Why the release is taken back, or waits; None where nothing is against it.
+
+        A forced one covers what was open when it was commanded, and no later fault: a remediation of the policy's goes
+        on for that one, and one by command stays out until it is over. After an act that the release waited for, every
+        check runs once more before the node is back, whatever it cannot tell.
+        """
+        forced_at = remediation.forced_at
+        trouble = self._judgement.trouble(remediation.opened) if forced_at is None else self._judgement.still_open()
+        if trouble:
+            is_over = forced_at is not None and not remediation.command
+            back = replace(
+                remediation,
+                index=remediation.steps.index(Step.VERIFY),
+                phase=Phase.PLANNED,
+                since=now,
+                good_since=None,
+                release_command="" if is_over else remediation.release_command,
+                forced_at=None,
+            )
+            return StepResult(remediation=back, message=f"release taken back: {trouble}")
+        if forced_at is None or remediation.since <= forced_at:
+            return None
+        self._recheck(remediation.since)
+        why = self._judgement.not_checked(remediation.since, unknowns=False)
+        return waits(remediation, "release", Refused(kind=Refusal.NOT_WELL, reason=why)) if why else None
 
     def _is_clusters(self, remediation: Remediation) -> bool:
         """Whether what keeps the node out is the cluster's own word: it drained the node before us, or in this boot it

@@ -292,7 +292,7 @@ def test_forced_it_is_let_in_and_not_taken_out_again_for_that(tmp_path: Path) ->
 
 
 def test_a_fault_that_comes_while_a_forced_release_waits_is_none_that_its_operator_knew(tmp_path: Path) -> None:
-    """The node is DOWN, so the release waits. A GPU that falls off the bus meanwhile takes the node out again."""
+    """The node is DOWN, so the release waits. A GPU that falls off the bus meanwhile keeps the node out."""
     world = World(tmp_path, mode=Mode.QUARANTINE)
     world.at(10, lambda: world.log_line(XID_95)).run(20)
     world.cluster.nodes[NODE].flags.add("DOWN")
@@ -303,10 +303,41 @@ def test_a_fault_that_comes_while_a_forced_release_waits_is_none_that_its_operat
     world.restart_daemon()
     world.cluster.nodes[NODE].flags.discard("DOWN")
     world.run(30)
-    assert world.hold_text.startswith("healthd: gpu.xid.79 gpu:GPU-2")
+    assert any("release taken back: gpu.xid.79 on gpu:GPU-2 is still open" in text for text in world.audit("step"))
+    remediation = world.store.open_remediation()
+    assert remediation is not None
+    assert (remediation.id, remediation.code, world.ending().releases) == ("c1", "gpu.xid.79", 0)
     assert [text.partition(":")[0] for text in world.audit("fault") if text.startswith("acknowledged")] == [
         "acknowledged gpu.xid.95 on gpu"
     ]
+
+
+@pytest.mark.parametrize("wrong", ["not healthy", "unknown", ""])
+@pytest.mark.parametrize("by_command", [False, True])
+def test_a_forced_release_after_a_repair_covers_no_fault_that_came_with_it(
+    wrong: str, *, by_command: bool, tmp_path: Path
+) -> None:
+    """Commanded while a reboot is under way, it waits for the checks of the new boot. A fault that they find keeps the
+    node out: the policy's remediation repairs it, the command's waits until it is over. A check that cannot tell does
+    not."""
+    world = World(tmp_path, mode=Mode.OBSERVE if by_command else Mode.REPAIR)
+    world.log_line(XID_79)
+    if by_command:
+        assert world.execute(REBOOT).done
+    while not world.provisioner.requests:
+        world.step()
+    assert world.execute(FORCE).done
+    while world.boot == 1:
+        world.step()
+    if wrong == "not healthy":
+        world.levels = {replace(XID_79, code="gpu.count", clears_by=None)}
+        world.at(world.clock() + 400, world.levels.clear)
+    world.blind = "NVML does not answer" if wrong == "unknown" else ""
+    for _ in range(90):
+        world.step()
+        assert not (world.levels and world.orchestrator.view().in_service), world.transcript()
+    assert world.run_to_end().ending() == WELL
+    assert world.provisioner.requests == (2 if wrong == "not healthy" and not by_command else 1)
 
 
 def test_a_case_of_the_policys_is_released_from_wherever_it_stands(tmp_path: Path) -> None:
