@@ -344,10 +344,15 @@ class OneFault:
 
     def trouble(self, since: datetime | None) -> str:
         """It is open."""
-        return "gpu.xid.79 is still open"
+        return self.still_open()
 
     def still_open(self) -> str:
-        return ""
+        """It is."""
+        return "gpu.xid.79 is still open"
+
+    def awaits_test(self) -> bool:
+        """No test found it."""
+        return False
 
     def not_checked(self, since: datetime | None, *, unknowns: bool = True) -> str:
         """Every check has."""

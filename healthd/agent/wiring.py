@@ -279,7 +279,7 @@ def make_engine(
 
 
 def found_by_tests(machine: Machine, orchestrator: Orchestrator, checkup: Checkup, tick: Callable[[], None]) -> str:
-    """Run the active tests of a node that was repaired. Returns what is open of them then, in a sentence, or "": a test
+    """Run the active tests of a node that is verified. Returns what is open of them then, in a sentence, or "": a test
     that cannot run ends no earlier finding, and the audit trail says why. An installation that lacks a library, and
     what an operator acknowledged, keep no node out. An exception of ``tick`` ends the tests, and is passed on."""
     names = [name for name, check in checkup.checks.items() if check.on == "active"]
@@ -288,7 +288,7 @@ def found_by_tests(machine: Machine, orchestrator: Orchestrator, checkup: Checku
     from healthd.observe.idle import not_idle  # nearly every reconcile is without active tests
 
     if (busy := not_idle(machine, orchestrator)) is not None:
-        text = f"the active tests do not run after the repair: {busy.why}"
+        text = f"the active tests do not run: {busy.why}"
         checkup.monitor.record(Event(at=datetime.now(UTC), kind="check", text=text))
     else:
         checkup.run_active(names, lambda _: tick())

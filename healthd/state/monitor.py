@@ -352,8 +352,18 @@ class Monitor:
         with self._lock:
             for diagnosis in self._rules().calling(self.diagnoses()):
                 if not self.is_acknowledged(diagnosis):
-                    return f"{diagnosis.code} on {diagnosis.component} is still open"
+                    fault = self._history.faults.get((str(diagnosis.component), diagnosis.code))
+                    is_test = fault is not None and self._is_test(fault)
+                    until = f" until `healthd check --active {fault.check}` passes" if fault and is_test else ""
+                    return f"{diagnosis.code} on {diagnosis.component} is still open{until}"
         return ""
+
+    def awaits_test(self) -> bool:
+        """Whether active tests found everything that keeps the node out, and nothing else: only they can end it."""
+        with self._lock:
+            matters, faults = self._matters(self._history), self._history.faults.values()
+            holding = [fault for fault in faults if not fault.acknowledged and matters(fault)]
+            return bool(holding) and all(self._is_test(fault) for fault in holding)
 
     def not_checked(self, since: datetime | None, *, unknowns: bool = True) -> str:
         """The first check that counts and is unknown, or has not run since then, or "". None: however long ago the
@@ -398,15 +408,20 @@ class Monitor:
 
     def _acknowledged(self, history: History) -> frozenset[Component]:
         """The components whose faults the operator has acknowledged."""
+        return acknowledged_parts(history, self._matters(history))
+
+    def _matters(self, history: History) -> Callable[[Fault], bool]:
+        """Whether one of these faults keeps jobs off the node."""
         from healthd.remediation.decide.rules import OpenCodes
 
         policy = self._rules()
         beside = OpenCodes((each.component, (each.code,)) for each in history.faults.values())
+        return lambda fault: policy.matters(fault, fault.component, beside.beside(fault.component))
 
-        def matters(fault: Fault) -> bool:
-            return policy.matters(fault, fault.component, beside.beside(fault.component))
-
-        return acknowledged_parts(history, matters)
+    def _is_test(self, fault: Fault) -> bool:
+        """Whether an active test found it."""
+        check = self._checks.get(fault.check)
+        return check is not None and check.on == "active"
 
     def _rules(self) -> Policy:
         from healthd.remediation.decide.rules import BY_REMEDY

@@ -105,6 +105,9 @@ class Judgement(Protocol):
     def still_open(self) -> str:
         """The first fault that keeps the node out, or ""."""
 
+    def awaits_test(self) -> bool:
+        """Whether active tests found all that keeps the node out: no check that runs by itself ends it."""
+
     def not_checked(self, since: datetime | None, *, unknowns: bool = True) -> str:
         """The check that cannot tell, or has not looked since then, or "". ``unknowns``: whether one that looked and
         cannot tell counts."""

@@ -379,6 +379,10 @@ class Steps:
             return result
         remediation = seen(remediation, view)
         self._recheck(remediation.good_since or remediation.since)
+        try:
+            remediation = self._retested(remediation, now)
+        except TestsEndedEarly:
+            return _tests_ended_early(remediation)
         if trouble := self._judgement.trouble(remediation.since):
             return self._not_healthy(_unsettled(remediation), now, trouble)
         if self._is_unproven(remediation):
@@ -392,8 +396,7 @@ class Steps:
             try:
                 found = self._found_by_tests(remediation)
             except TestsEndedEarly:
-                message = "healthy again; the active tests run later, they were ended"
-                return StepResult(remediation=remediation, message=message, refusal=Refusal.NOT_WELL)
+                return _tests_ended_early(remediation)
             if found:
                 message = f"stays out, an operator is needed: after the repair {found}; see `healthd release`"
                 return StepResult(remediation=remediation, message=message, page=True, refusal=Refusal.PERSON)
@@ -411,12 +414,25 @@ class Steps:
             remediation=at_next(remediation, now), message=f"verified: healthy since {good_since:%H:%M:%S}", go_on=True
         )
 
+    def _retested(self, remediation: Remediation, now: datetime) -> Remediation:
+        """The remediation once the active tests have run again, where they found all that keeps its node out: nothing
+        else ends that. Where they pass, it settles from then on. Raises TestsEndedEarly."""
+        if not self._judgement.awaits_test() or self._judgement.not_checked(remediation.since):
+            return remediation
+        began_s = self._monotonic_s()
+        if self._tests(remediation):
+            return remediation
+        return replace(remediation, good_since=now + timedelta(seconds=self._monotonic_s() - began_s))
+
     def _found_by_tests(self, remediation: Remediation) -> str:
-        """The findings of the active tests on a node that was repaired, or "". They load it for minutes, so a finding
-        counts for some time before they run again. A node that an operator releases is taken as it is."""
+        """The findings of the active tests on a node that was repaired, or "". A node that an operator releases is
+        taken as it is. Raises TestsEndedEarly."""
         was_repaired = remediation.acts or remediation.earlier or is_replaced(remediation)
-        if not was_repaired or remediation.release_command:
-            return ""
+        return self._tests(remediation) if was_repaired and not remediation.release_command else ""
+
+    def _tests(self, remediation: Remediation) -> str:
+        """The findings of the active tests, or "". They load the node for minutes, so a finding counts for some time
+        before they run again."""
         of, found, until_s = self._tested
         if of != remediation.id or not found or self._monotonic_s() >= until_s:
             found = self._run_tests(self.tick)
@@ -567,6 +583,11 @@ class Steps:
 def _unsettled(remediation: Remediation) -> Remediation:
     """The remediation whose settle time has not begun, or begins again."""
     return remediation if remediation.good_since is None else replace(remediation, good_since=None)
+
+
+def _tests_ended_early(remediation: Remediation) -> StepResult:
+    message = "not verified yet; the active tests run later, they were ended"
+    return StepResult(remediation=remediation, message=message, refusal=Refusal.NOT_WELL)
 
 
 def _released(view: NodeView) -> str:

@@ -368,6 +368,48 @@ def test_a_node_that_was_not_repaired_runs_no_active_test(tmp_path: Path) -> Non
     assert (world.ending(), world.tested) == (WELL, 0)
 
 
+SLOW = Trouble(code="nccl.test.slow", remedy=Remedy.REBOOT_NODE, clears_by=None)
+
+
+def test_a_node_that_an_active_test_took_out_runs_it_again(tmp_path: Path) -> None:
+    """Nothing else on the node can show that it is over: before the node settles, and a quarter of an hour after it
+    was found again."""
+    world = World(tmp_path, mode=Mode.QUARANTINE)
+    world.found_by_tests, world.while_tested, world.tests_take_s = "90 GB/s", lambda: world.test(SLOW), 60.0
+    world.at(10, lambda: world.test(SLOW)).run(150)
+    assert world.tested == 1
+    world.found_by_tests, world.while_tested = "", world.test
+    world.run(60)
+    assert world.tested == 2
+    assert world.run_to_end().ending() == WELL
+    assert world.tested == 2
+
+
+def test_a_repair_for_an_active_tests_finding_is_judged_by_that_test(tmp_path: Path) -> None:
+    """Where it finds the same after the reboot, the reboot did not help."""
+    world = World(tmp_path, mode=Mode.REPAIR)
+    world.found_by_tests, world.while_tested = "90 GB/s", lambda: world.test(SLOW)
+    world.at(10, lambda: world.test(SLOW))
+    for _ in range(150):
+        if world.provisioner.requests < 2:
+            world.step()
+    assert world.provisioner.requests == 2
+    world.found_by_tests, world.while_tested = "", world.test
+    assert world.run_to_end().ending() == WELL
+    assert world.provisioner.requests == 2
+
+
+def test_a_node_that_waits_for_an_active_test_names_its_command(tmp_path: Path) -> None:
+    """The tests are turned off, or cannot run here."""
+    world = World(tmp_path, mode=Mode.QUARANTINE)
+    world.at(10, lambda: world.test(SLOW)).run(20)
+    why = "nccl.test.slow on gpu:GPU-5e1f is still open until `healthd check --active nccl.test` passes"
+    assert world.message[-1] == f"out until it is healthy: {why}"
+    assert why in world.execute(IN).message
+    world.test()
+    assert world.run_to_end().ending() == WELL
+
+
 def test_a_busy_platform_costs_no_attempt(tmp_path: Path) -> None:
     """Throttled, or no capacity at the moment: asked again later, as often as it takes."""
     world = repair_story(tmp_path)

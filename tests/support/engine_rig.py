@@ -14,7 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from healthd.agent.hindsight import ends_by
-from healthd.core.check import Check, NoSettings, judged, unknown
+from healthd.core.check import Check, NoSettings, Trigger, judged, unknown
 from healthd.core.errors import StoreError
 from healthd.core.model import Clearance, ClearsBy, Component, Finding, Mode, Outcome, Remedy, Result, Severity, Step
 from healthd.core.node import Node
@@ -65,7 +65,7 @@ def _run_elsewhere(node: Node, settings: NoSettings) -> Result:
     raise AssertionError("the rig absorbs outcomes itself")
 
 
-def _a_check(name: str, on: str) -> Check:
+def _a_check(name: str, on: Trigger) -> Check:
     return Check(
         name=name,
         run=_run_elsewhere,
@@ -74,12 +74,12 @@ def _a_check(name: str, on: str) -> Check:
         interval_s=60.0,
         timeout_s=10.0,
         settings=NoSettings,
-        on="kernel" if on == "kernel" else "interval",
+        on=on,
     )
 
 
-LEVEL, LOG = "gpu.level", "kernel.log"
-CHECKS = {LEVEL: _a_check(LEVEL, "interval"), LOG: _a_check(LOG, "kernel")}
+LEVEL, LOG, TEST = "gpu.level", "kernel.log", "nccl.test"
+CHECKS = {LEVEL: _a_check(LEVEL, "interval"), LOG: _a_check(LOG, "kernel"), TEST: _a_check(TEST, "active")}
 
 
 class Trouble(Struct, frozen=True, kw_only=True):
@@ -221,6 +221,10 @@ class World:
     def log_line(self, trouble: Trouble) -> None:
         """A fault is seen in the kernel log."""
         self._absorb(LOG, judged([trouble.finding()]))
+
+    def test(self, *troubles: Trouble) -> None:
+        """The active test runs, and finds these."""
+        self._absorb(TEST, judged([trouble.finding() for trouble in troubles]))
 
     def execute(self, command: Command) -> CommandOutcome:
         """Execute an operator's command. A daemon that is killed meanwhile is asked once more when it is back: the

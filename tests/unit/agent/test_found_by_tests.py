@@ -1,4 +1,4 @@
-"""The active tests of a node that was repaired: their findings in a sentence, and why they do not run."""
+"""The active tests of a node that is verified: their findings in a sentence, and why they do not run."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_on_a_node_in_use_none_begins(agent: Agent) -> None:
 
     assert found(agent, structs.replace(agent.machine, nvml=Unreadable())) == ""
     assert agent.store is not None
-    text = "the active tests do not run after the repair: cannot read which processes hold the GPUs: it hangs"
+    text = "the active tests do not run: cannot read which processes hold the GPUs: it hangs"
     assert agent.store.events()[-1].text == text
 
 
