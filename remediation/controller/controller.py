@@ -35,6 +35,7 @@ from healthd.remediation.controller.requests import (
     withdrawn,
 )
 from healthd.remediation.decide.fleet import DAY_WINDOW, RATE_WINDOW, day_limit, rate_held, replacements
+from healthd.remediation.decide.paging import STUCK_AFTER_S
 from healthd.remediation.decide.policy import Rules
 from healthd.remediation.decide.remediation import End, Phase, Remediation, shifted, with_act
 from healthd.remediation.decide.rules import STEPS
@@ -43,6 +44,7 @@ from healthd.remediation.engine.repairs import RepairPort
 from healthd.remediation.engine.step_result import StepResult
 from healthd.remediation.ports import FleetSnapshot, NodeRecord, NodeView, Provisioner, Slot
 from healthd.remediation.records.handoff import (
+    UNTAKEN_S,
     HandoffRecord,
     RequestAnswer,
     instance_of,
@@ -99,6 +101,7 @@ class Controller:
         self._silent: dict[str, float] = {}
         self._asked: set[str] = set()
         self._undecided: dict[str, float] = {}
+        self._unread: dict[str, float] = {}
         self._watch = ClockWatch(clock(), monotonic_s())
         self._seen: dict[str, tuple[datetime | None, datetime, float]] = {}
         self._written_s: dict[str, float] = {}
@@ -131,6 +134,7 @@ class Controller:
         names, ids = {found.want.node for found in wants}, {found.want.id for found in wants}
         self._silent = {name: since_s for name, since_s in self._silent.items() if name in names}
         self._asked &= ids
+        self._unread = {each: since_s for each, since_s in self._unread.items() if each in ids}
         self._recent.keep(ids)
         sent = {found.want.id for found in wants if self._may_be_sent(found.want.id)}
         self._undecided = {each: self._undecided.get(each, self._monotonic_s()) for each in sent}
@@ -148,6 +152,8 @@ class Controller:
                 state, page = self.stats.before(found.want.node, found.want.id)
                 message = f"nothing was done: {error}"
                 status = _status_of(found, message, state, page=page, refusal=Refusal.UNREADABLE)
+            if status.refusal is not Refusal.UNREADABLE:
+                self._unread.pop(found.want.id, None)
             self.stats.count(found.want.id, status)
             self._last[found.want.id] = status
         return tuple(self._last[each.want.id] for each in sorted(wants, key=lambda each: each.want.node))
@@ -293,10 +299,21 @@ class Controller:
         try:
             cannot = act.reason_against()
         except BackendError as error:
-            return self._waits(found, Refused(kind=Refusal.UNREADABLE, reason=str(error)), page=True)
+            return self._unreadable(found, error)
         if cannot:
             return self._refused(found, Refused(kind=Refusal.CANNOT, reason=cannot), now)
         return self._came_of(found, act.go(self._opened(found, view, now), now))
+
+    def _unreadable(self, found: FoundRequest, error: BackendError) -> NodeStatus:
+        """A platform that could not be read. One call without an answer is no news: the node hears of it when its page
+        for a request that no controller takes is due, and this controller pages as for any back end."""
+        want, now_s = found.want, self._monotonic_s()
+        lasts_s = now_s - self._unread.setdefault(want.id, now_s)
+        if lasts_s < (STUCK_AFTER_S if want.unanswered else UNTAKEN_S):
+            state, page = self.stats.before(want.node, want.id)
+            return _status_of(found, f"nothing was done: {error}", state, page=page, refusal=Refusal.UNREADABLE)
+        why = Refused(kind=Refusal.UNREADABLE, reason=str(error))
+        return self._waits(found, why, page=lasts_s >= STUCK_AFTER_S)
 
     def _not_now(self, want: WantedAct) -> Refused | None:
         mode = self._rules().mode

@@ -16,10 +16,15 @@ from msgspec.structs import replace
 from healthd.core.errors import BackendBusy, BackendDenied, BackendRefused, BackendUnknown
 from healthd.core.model import Remedy
 from healthd.remediation.ports import Provisioner, StateOwner
-from healthd.remediation.records.handoff import UNASKED_S, HandoffRecord, RequestAnswer, instance_of, parse, withdrawing
-
-UNTAKEN_S = 180.0
-"""After how many seconds a request that no controller took pages."""
+from healthd.remediation.records.handoff import (
+    UNASKED_S,
+    UNTAKEN_S,
+    HandoffRecord,
+    RequestAnswer,
+    instance_of,
+    parse,
+    withdrawing,
+)
 
 
 class DelegatedProvisioner:

@@ -39,6 +39,8 @@ CLOSE = timedelta(minutes=1)
 UNASKED_S = 60.0
 """After how many seconds without a word a request to the controller counts as never left, or as not begun before it was
 withdrawn. A controller that has begun it says so in its next sync, some seconds later."""
+UNTAKEN_S = 180.0
+"""After how many seconds a request that no controller took pages."""
 AHEAD = timedelta(minutes=5)
 """So far ahead, a time in a record is of no node: its clock was set, or the record is forged."""
 PAST = 8

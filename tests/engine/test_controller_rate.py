@@ -149,8 +149,8 @@ class ManyAsk(AskedWorld):
 
 
 def test_a_platform_without_an_answer_holds_up_no_sync(tmp_path: Path) -> None:
-    """A sync ends within a minute or little more, and the next one goes on where it ended: each request is looked at,
-    waits and pages."""
+    """A sync ends within a minute or little more, and the next one goes on where it ended: each request is looked at
+    and waits."""
     world = ManyAsk(tmp_path, takes_s=13.0)
     for _ in range(6):
         began_s = world.clock()
@@ -158,7 +158,38 @@ def test_a_platform_without_an_answer_holds_up_no_sync(tmp_path: Path) -> None:
         assert world.clock() - began_s < 60.0 + 13.0 + STEP_S + 1.0
         assert [each.node for each in world.standings] == list(world.names)
     assert world.asked == list(world.names)
-    assert all(each.page and each.state is RepairState.WAITS for each in world.standings)
+    assert all(each.state is RepairState.WAITS and not each.page for each in world.standings)
+
+
+def test_a_platform_without_an_answer_for_a_moment_calls_no_operator(tmp_path: Path) -> None:
+    """One call that was throttled: neither the controller pages, nor does its answer make the node page. Ten minutes
+    later both do, with the reason; and a platform that answers in between is read from then on."""
+    world = AskedWorld(tmp_path)
+    reads = world.provisioner.machine
+    throttled: list[bool] = [True]
+
+    def machine() -> str:
+        if throttled:
+            raise BackendUnknown("ThrottlingException")
+        return reads()
+
+    world.provisioner.machine = machine  # type: ignore[method-assign]
+    world.rules = replace(world.rules, replacements_per_hour=0)
+    for lasts_s, answer, page in (
+        (0, None, False),
+        (200, RequestAnswer.WAITS, False),
+        (450, RequestAnswer.WAITS, True),
+    ):
+        world.run(1 + int(lasts_s / STEP_S))
+        assert (world.record.answer, world.standings[0].page) == (answer, page)
+        assert (world.standings[0].state, world.standings[0].refusal) == (RepairState.WAITS, Refusal.UNREADABLE)
+    assert world.record.message == "ThrottlingException"
+    throttled.clear()
+    world.run(1)
+    assert world.standings[0].refusal is Refusal.RATE
+    throttled.append(True)
+    world.run(1)
+    assert (world.standings[0].page, world.standings[0].refusal) == (True, Refusal.UNREADABLE), "no gap in that page"
 
 
 def test_a_platform_without_an_answer_is_not_asked_in_every_sync(tmp_path: Path) -> None:

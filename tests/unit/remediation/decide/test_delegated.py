@@ -9,8 +9,8 @@ from msgspec.structs import replace
 
 from healthd.core.errors import BackendBusy, BackendDenied, BackendRefused, BackendUnknown
 from healthd.core.model import Remedy
-from healthd.remediation.provisioners.delegated import UNTAKEN_S, DelegatedProvisioner
-from healthd.remediation.records.handoff import UNASKED_S, HandoffRecord, RequestAnswer, parse, withdrawing
+from healthd.remediation.provisioners.delegated import DelegatedProvisioner
+from healthd.remediation.records.handoff import UNASKED_S, UNTAKEN_S, HandoffRecord, RequestAnswer, parse, withdrawing
 from healthd.testing import FakeClock
 from tests.support.fake_repairs import FakeProvisioner
 
