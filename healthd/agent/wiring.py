@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -31,15 +31,15 @@ from healthd.config.schema.config import Config
 from healthd.core.check import judged
 from healthd.core.encodable import NOT_JSON
 from healthd.core.errors import ConfigError, ExtraMissing, SourceError
-from healthd.core.model import NODE, Event, Outcome, Remedy
+from healthd.core.model import NODE, Event, Outcome, Remedy, Step
 from healthd.core.node import CommandResult
 from healthd.judge.findings import OwnResets
-from healthd.observe.checkup import Checkup
+from healthd.observe.checkup import Checkup, boot_id_or_unknown
 from healthd.remediation.decide.canary import revision_of
 from healthd.remediation.decide.fleet import CLUSTER
 from healthd.remediation.decide.ledger import repairs_of
 from healthd.remediation.decide.policy import Rules
-from healthd.remediation.decide.remediation import Remediation
+from healthd.remediation.decide.remediation import Phase, Remediation
 from healthd.remediation.decide.rules import FEATURE, LABEL, Policy
 from healthd.remediation.engine.absent import AbsentNodes, AbsentWatch
 from healthd.remediation.engine.dependencies import Dependencies, Heartbeat, Timeouts
@@ -186,6 +186,7 @@ FLEET = "fleet"
 
 _RESET_PAUSE_S = 330.0  # a little longer than the reset's own deadline; it ends with the reset
 _RESET_REASON = "the GPUs are being reset"
+_RESET_LASTS = timedelta(seconds=Timeouts().let_go_s + _RESET_PAUSE_S)  # at most, with the wait for its holders
 
 
 def make_engine(
@@ -222,6 +223,8 @@ def make_engine(
     )
 
     runs_tests = config.remediation.active_tests
+    if monitor.boot_id == boot_id_or_unknown(machine):  # else a reboot has ended whatever it brought about
+        _know_interrupted(checkup.own_resets, store.open_remediation(), clock())
 
     def rules() -> Rules:
         made = rules_of(config, policy, cluster.opt_out, clock())
@@ -396,6 +399,13 @@ def _resetter(
         proc_root=Path(config.sources.proc_root),
         dev_root=Path(config.sources.dev_root),
     )
+
+
+def _know_interrupted(resets: OwnResets, left: Remediation | None, now: datetime) -> None:
+    """Note the reset that the daemon before this one may have been ended in the middle of: its lines are unread."""
+    if left is not None and left.step is Step.RESET and left.phase is Phase.INTENDED:
+        resets.begin(left.since)
+        resets.end(min(now, left.since + _RESET_LASTS))
 
 
 def owe(monitor: Monitor, why: str, now: datetime) -> None:

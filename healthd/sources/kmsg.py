@@ -213,14 +213,16 @@ class KernelLog:
         return self._parsed(raw)
 
     def _parsed(self, raw: bytes) -> KernelRecord | None:
-        """One raw record, if it is whole and trusted."""
+        """One raw record, if it is whole and trusted. After weeks the clock of the kernel log may be seconds ahead: no
+        record is of later than it is read."""
         record = parse_record(raw, boot_id=self._boot_id, boot_time=self._boot_time)
         if record is None:
             self._malformed += 1
         elif not record.trusted and not self._trust:
             self._untrusted += 1
         else:
-            return record
+            now = datetime.now(UTC)
+            return record if record.time <= now else replace(record, time=now)
         return None
 
     def _with_drilled(self, batch: KernelBatch) -> KernelBatch:

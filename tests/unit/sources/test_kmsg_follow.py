@@ -468,3 +468,14 @@ def test_after_the_clock_was_set_records_are_dated_by_the_boot_time_that_the_ker
         (late,) = log.read_batch(1.0).records
     assert early.time == BOOT + timedelta(milliseconds=1)
     assert late.time == BOOT + timedelta(hours=2, milliseconds=2)
+
+
+def test_no_record_is_of_later_than_it_is_read(tmp_path: Path) -> None:
+    """The clock of the kernel log runs ahead after weeks, and a fault of a job would be dated after the job's end."""
+    path, began = tmp_path / "kmsg", datetime.now(UTC)
+    path.write_text("4,1,1000000,-;in time\n4,2,600000000,-;ahead\n")
+    boot_time = began - timedelta(seconds=5)
+    with closing(KernelLog(str(path), boot_id="boot", boot_time=boot_time)) as log:
+        in_time, ahead = log.read_batch(1.0).records
+    assert in_time.time == boot_time + timedelta(seconds=1)
+    assert began <= ahead.time <= datetime.now(UTC)
