@@ -515,6 +515,15 @@ def expire(history: History, now: datetime) -> tuple[History, tuple[Fault, ...]]
     return replace(history, faults={**history.faults, **back}), over
 
 
+def worsened(before: History, after: History) -> tuple[Fault, ...]:
+    """The faults that are no longer acknowledged because they got worse."""
+    if before.faults is after.faults:
+        return ()
+    known = {key: fault for key, fault in before.faults.items() if fault.acknowledged}
+    later = ((fault, after.faults.get(key)) for key, fault in known.items())
+    return tuple(now for was, now in later if now is not None and _lives_on(was, now) and not now.acknowledged)
+
+
 def holds_as_long(fault: Fault, until: datetime) -> bool:
     """Whether a fault is acknowledged until then already, or for longer."""
     return fault.acknowledged and (fault.acknowledged_until is None or fault.acknowledged_until >= until)

@@ -54,6 +54,7 @@ from healthd.judge.history import (
     relearn,
     retire,
     shifted,
+    worsened,
 )
 from healthd.judge.trends import Highest, Key
 
@@ -435,6 +436,7 @@ class Monitor:
     # -- keeping ------------------------------------------------------------------------------------------------------
 
     def _fold(self, history: History, changes: tuple[Change, ...], now: datetime, events: Iterable[Event] = ()) -> None:
+        worse = worsened(self._history, history)
         history, over = expire(history, now)
         moved = history != self._history  # a change in memory alone needs no write
         self._history = history
@@ -442,10 +444,10 @@ class Monitor:
             if change.opened:
                 self.stats.has_opened(change.fault)
         self._queue(*events, *(_change_event(change, now) for change in changes))
-        self._queue(*(_expiry_event(fault, now) for fault in over))
+        self._queue(*(_expiry_event(fault, now) for fault in over), *(_worse_event(fault, now) for fault in worse))
         if moved or self._pending or self._cursor_is_due(now):
             self._save(now)
-        if changes or over:
+        if changes or over or worse:
             self._changed()
 
     def _save(self, now: datetime) -> None:
@@ -530,6 +532,11 @@ def _change_event(change: Change, now: datetime) -> Event:
 def _expiry_event(fault: Fault, now: datetime) -> Event:
     until = f"{fault.acknowledged_until:%Y-%m-%d %H:%M:%S} UTC"
     return Event(at=now, kind="fault", text=f"no longer acknowledged: {fault.code} on {fault.component}, until {until}")
+
+
+def _worse_event(fault: Fault, now: datetime) -> Event:
+    text = f"no longer acknowledged: {fault.code} on {fault.component}, worse than it was: {fault.message}"
+    return Event(at=now, kind="fault", text=text)
 
 
 def _is_as_before(faults: Mapping[FaultKey, Fault], before: Mapping[FaultKey, Fault], key: FaultKey) -> bool:

@@ -305,6 +305,20 @@ def test_an_acknowledgement_is_a_persons_order(store: Store) -> None:
     assert [again.is_acknowledged(each) for each in again.diagnoses()].count(False) == 1
 
 
+def test_an_acknowledgement_that_a_further_loss_ends_is_in_the_trail(store: Store) -> None:
+    """The engine decides at once, and the operator who acknowledged seven GPUs of eight reads why the node is out."""
+    woken = list[int]()
+    monitor = Monitor(CHECKS, store, changed=lambda: woken.append(1))
+    monitor.absorb(looked(finding(message="7 of 8 GPUs", evidence={"found": 7})))
+    monitor.acknowledge_until([("gpu:GPU-0", "gpu.sick")], at(600), at(9), "known (uid 0)")
+    woken.clear()
+    monitor.absorb(looked(finding(message="7 of 8 GPUs", evidence={"found": 7}), seconds=20))
+    assert (woken, [monitor.is_acknowledged(each) for each in monitor.diagnoses()]) == ([], [True])
+    monitor.absorb(looked(finding(message="6 of 8 GPUs", evidence={"found": 6}), seconds=40))
+    assert (woken, [monitor.is_acknowledged(each) for each in monitor.diagnoses()]) == ([1], [False])
+    assert trail(store)[-1] == "no longer acknowledged: gpu.sick on gpu:GPU-0, worse than it was: 6 of 8 GPUs"
+
+
 def test_a_word_with_an_end_outlives_a_restart_and_ends(store: Store) -> None:
     """It holds in the next daemon, ends at its time whether or not a check looks, and both are in the trail."""
     monitor = Monitor(CHECKS, store)
