@@ -385,11 +385,8 @@ class Steps:
             return _tests_ended_early(remediation)
         if trouble := self._judgement.trouble(remediation.since):
             return self._not_healthy(_unsettled(remediation), now, trouble)
-        if self._is_unproven(remediation):
-            message = (
-                f"stays out, an operator is needed: {remediation.unproven};"
-                " see `healthd help repair` and `healthd release`"
-            )
+        if unproven := self._unproven(remediation):
+            message = f"stays out, an operator is needed: {unproven}; see `healthd help repair` and `healthd release`"
             return StepResult(remediation=_unsettled(remediation), message=message, page=True, refusal=Refusal.PERSON)
         if remediation.good_since is None:
             began_s = self._monotonic_s()
@@ -439,12 +436,16 @@ class Steps:
             self._tested = (remediation.id, found, self._monotonic_s() + _TESTED_AGAIN_S)
         return found
 
-    def _is_unproven(self, remediation: Remediation) -> bool:
-        """Whether what the remediation found named in its drain may be there although it is not seen: nothing was done
-        since, no boot has ended it, and no operator takes it on himself."""
-        if not remediation.unproven or remediation.acts or remediation.release_command:
-            return False
-        return self._judgement.boot_id == remediation.boot_id or self._ends_by(remediation.code) is ClearsBy.REPLACE
+    def _unproven(self, remediation: Remediation) -> str:
+        """Why the node may not be healthy although nothing shows that, or "": nothing was done since, no boot has ended
+        what its drain names, or what the cluster wrote over that, and no operator takes it on himself."""
+        if remediation.acts or remediation.release_command:
+            return ""
+        if self._is_written_over(remediation) and not (remediation.adopted or remediation.earlier):
+            written = remediation.hold.shown if remediation.hold is not None else ""
+            return f'the cluster wrote "{written}" over our drain, and nothing was repaired since'
+        is_over = self._judgement.boot_id != remediation.boot_id
+        return "" if is_over and self._ends_by(remediation.code) is not ClearsBy.REPLACE else remediation.unproven
 
     def _not_healthy(self, remediation: Remediation, now: datetime, trouble: str) -> StepResult:
         """Wait, or after a repair and long enough, try again. A daemon that was away has not been looking meanwhile.
@@ -542,10 +543,13 @@ class Steps:
         return waits(remediation, "release", Refused(kind=Refusal.NOT_WELL, reason=why)) if why else None
 
     def _is_clusters(self, remediation: Remediation) -> bool:
-        """Whether what keeps the node out is the cluster's own word: it drained the node before us, or in this boot it
-        wrote over our drain what it found (a process that does not end). The end of our fault says nothing of that."""
-        is_written_over = remediation.hold is not None and remediation.hold.automatic
-        return remediation.adopted or (is_written_over and remediation.overwritten_boot_id == self._judgement.boot_id)
+        """Whether what keeps the node out is the cluster's own word. The end of our fault says nothing of that."""
+        return remediation.adopted or self._is_written_over(remediation)
+
+    def _is_written_over(self, remediation: Remediation) -> bool:
+        """Whether the cluster wrote over our drain in this boot what it found: a process that does not end."""
+        is_of_this_boot = remediation.overwritten_boot_id == self._judgement.boot_id
+        return remediation.hold is not None and remediation.hold.automatic and is_of_this_boot
 
     def _undrained(self, remediation: Remediation, view: NodeView, now: datetime) -> StepResult:
         """The end, unless a drain or an undrain is still on its way: a controller that slept applies what it finds when

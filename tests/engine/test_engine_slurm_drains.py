@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from healthd.core.model import Action, Mode, Refusal
+from healthd.core.model import Action, Mode, Refusal, Remedy
 from healthd.remediation.decide.commands import Command, Verb
 from healthd.remediation.decide.paging import OUT_BY_COMMAND_S
 from healthd.remediation.decide.remediation import End
 from tests.support.engine_replay import ADMIN, WELL, Replay
-from tests.support.engine_rig import NODE, STEP_S, XID_79, XID_95, World, replace_story
+from tests.support.engine_rig import IN, NODE, STEP_S, XID_79, XID_95, World, replace_story
 from tests.support.engine_wire import kill
 
 KTF = "Kill task failed"
@@ -111,8 +111,13 @@ def test_a_person_who_drains_over_slurms_text_keeps_the_node(tmp_path: Path) -> 
     assert (world.hold_text, world.ending().ends, world.cluster.slots) == (ADMIN, ("lost",), {})
 
 
-def test_a_quarantine_over_which_slurm_wrote_stays_out_for_an_operator(tmp_path: Path) -> None:
-    """Its fault ends without a repair; the process that Slurm could not end may be there still."""
+WRITTEN_OVER = f'the cluster wrote "{KTF}" over our drain, and nothing was repaired since'
+
+
+@pytest.mark.parametrize("how", ["resume", "release", "repair", "reboot"])
+def test_a_quarantine_over_which_slurm_wrote_stays_out_for_an_operator(how: str, tmp_path: Path) -> None:
+    """Its fault ends without a repair; the process that Slurm could not end may be there still. It pages, until the
+    operator puts the node back, by healthd or without, or has it rebooted, by healthd or without."""
     fault = replace(XID_79, clears_by=None)
     world = World(tmp_path, mode=Mode.QUARANTINE)
     world.levels.add(fault)
@@ -120,9 +125,21 @@ def test_a_quarantine_over_which_slurm_wrote_stays_out_for_an_operator(tmp_path:
     world.cluster.drains_by_itself(NODE)
     _until(world, "out until it is healthy")
     world.levels.clear()
+    world.run(60)
+    assert (world.hold_text, len(world.cluster.slots), WRITTEN_OVER in world.message[-1]) == (KTF, 1, True)
+    assert (world.engine.decision.action, world.engine.decision.refusal) == (Action.PAGE, Refusal.PERSON)
+    match how:
+        case "resume":
+            world.cluster.update(NODE, "resume")
+        case "release":
+            assert world.execute(IN).done
+        case "repair":
+            assert world.execute(Command(verb=Verb.REPAIR, who="uid 0", remedy=Remedy.REBOOT_NODE)).done
+        case "reboot":
+            world.power_cycle()
+    end = "acknowledged" if how == "resume" else "released"
     world.run_to_end()
-    assert (world.hold_text, world.ending().ends, world.cluster.slots) == (KTF, ("abandoned",), {})
-    assert any("stays drained by the cluster itself" in text for text in world.audit("step"))
+    assert (world.ending().in_service, world.ending().ends, world.cluster.slots) == (True, (end,), {})
 
 
 def _written_over_in_quarantine(world: World, *, rebooted_before: bool) -> None:
@@ -151,8 +168,9 @@ def test_what_slurm_writes_over_our_drain_after_a_reboot_by_hand_stays_for_an_op
     world = World(tmp_path, mode=Mode.QUARANTINE)
     _written_over_in_quarantine(world, rebooted_before=True)
     world.restart_daemon()
-    world.run_to_end()
-    assert (world.hold_text, world.ending().ends, world.cluster.slots) == (KTF, ("abandoned",), {})
+    world.run(60)
+    assert (world.hold_text, world.ending().ends, WRITTEN_OVER in world.message[-1]) == (KTF, ("None",), True)
+    assert (world.engine.decision.action, world.engine.decision.refusal) == (Action.PAGE, Refusal.PERSON)
 
 
 def test_what_slurm_wrote_while_the_daemon_was_away_counts_by_its_own_time(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from msgspec import Struct
 from msgspec.structs import replace
 
-from healthd.core.model import ClearsBy, Mode, Remedy, Step
+from healthd.core.model import Action, ClearsBy, Mode, Remedy, Step
 from healthd.remediation.decide.remediation import End, Phase, Remediation
 from healthd.remediation.orchestrators.slurm.reasons import without_remarks
 from healthd.remediation.ports import Hold
@@ -66,7 +66,7 @@ class Life:
         self.opened: Remediation | None = None
         self.left: set[str] = set()
         """What Slurm wrote over a drain of ours, and healthd left to it."""
-        self.judged = 0
+        self.judged, self.waits = 0, False
 
     def go_through(self, event: Event) -> None:
         getattr(self, f"_{event.what}")(event.number)
@@ -88,9 +88,23 @@ class Life:
         before, self.opened = self.opened, self.world.store.open_remediation()
         if self.opened is not None and self.opened.hold is not None and self._over_ours(self.opened.hold):
             self.found.setdefault(without_remarks(self.opened.hold.text)[0], self.world.boot)
+        self._judge_the_wait(message)
         if before is not None and not before.has_ended and before != self.opened:
             self._judge_the_end(next(each for each in self.world.store.remediations() if each.id == before.id))
         return message
+
+    def _judge_the_wait(self, message: str) -> None:
+        """A node waits for an operator by Slurm's text over ours only where it was found in this boot, nothing was
+        repaired since, and that pages."""
+        self.waits = "over our drain, and nothing was repaired since" in message
+        hold = self._hold()
+        if not self.waits or hold is None:
+            return
+        text = without_remarks(hold.text)[0]
+        assert self.found.get(text, self.over_ours[text]) == self.world.boot, f"ours to undo: {hold}"
+        assert self.opened is not None
+        assert not self.opened.acts
+        assert self.world.engine.decision.action is Action.PAGE
 
     def _judge_the_end(self, remediation: Remediation) -> None:
         """A node stays drained by Slurm's text over ours only where healthd found that in this boot, nothing was
@@ -132,11 +146,11 @@ class Life:
 
     def comes_to_rest(self) -> None:
         """Once the world is quiet and nobody else holds it, our drain does not stay on a node that is healthy. What was
-        left to Slurm before, an operator puts back."""
+        left to Slurm before, or waits for an operator because of it, an operator puts back."""
         world = self.world
         self._make_quiet()
         for _ in range(QUIET_STEPS):
-            if (hold := self._hold()) is not None and not self._is_ours(hold):
+            if (hold := self._hold()) is not None and (self.waits or not self._is_ours(hold)):
                 world.cluster.update(NODE, "resume")
             self._step()
             remediation = world.store.open_remediation()
