@@ -163,7 +163,7 @@ class SlurmOrchestrator:
         config = self._read("scontrol", "show", "config")
         view = self._as_signed(parse_view(self._node, state, controller=parse_boot_time(config)), config)
         ids, work = parse_jobs(queue)
-        sleeps = may_sleep(config, self._node)
+        sleeps = may_sleep(config, self._node, view.flags, self.partitions)
         return replace(view, maintenance=window, freeze=freeze, may_sleep=sleeps, jobs=ids, work=work)
 
     def running(self) -> tuple[RunningJob, ...]:

@@ -7,6 +7,7 @@ nodes down and starts them for a job. A name that sleeps keeps its state, drain 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Collection
 from functools import lru_cache
 
 from healthd.core.hostlist import unfolded
@@ -25,13 +26,23 @@ def is_asleep(state: str) -> bool:
     return any(word.upper() in _WORDS or _MARKS.fullmatch(word.lower()) for word in words)
 
 
-def may_sleep(config: str, node: str) -> bool:
+def may_sleep(config: str, node: str, states: Collection[str], partitions: Callable[[], Collection[str]]) -> bool:
     """Whether slurmctld powers this node down once it is idle for long: ``scontrol show config`` names a SuspendProgram
-    and does not except the node. SuspendTime says nothing here: a partition may have one of its own.
+    and does not except the node, one of its ``partitions``, or one of the ``states`` that it is in now (23.02 on).
+    SuspendTime says nothing here: a partition may have one of its own. ``partitions`` is called only where some are
+    excepted.
 
     ``n[1-9]:4`` in SuspendExcNodes keeps any four of them awake, and so none for certain (slurm.conf(5)).
     """
-    program = re.search(r"^SuspendProgram\s*=\s*(\S+)", config, re.MULTILINE)
-    excepted = re.search(r"^SuspendExcNodes\s*=\s*(\S+)", config, re.MULTILINE)
-    is_on = program is not None and program[1] not in ("(null)", "N/A")
-    return is_on and not (excepted and node in unfolded(excepted[1]))
+    if not _listed(config, "SuspendProgram") or node in unfolded(_listed(config, "SuspendExcNodes")):
+        return False
+    if not set(_listed(config, "SuspendExcStates").upper().split(",")).isdisjoint(states):
+        return False
+    excepted = _listed(config, "SuspendExcParts")
+    return not excepted or set(excepted.split(",")).isdisjoint(partitions())
+
+
+def _listed(config: str, key: str) -> str:
+    """The value of a setting, "" for none."""
+    found = re.search(rf"^{key}\s*=\s*(\S+)", config, re.MULTILINE)
+    return found[1] if found is not None and found[1] not in ("(null)", "N/A") else ""

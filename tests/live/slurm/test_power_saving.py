@@ -160,3 +160,13 @@ def test_the_controller_releases_what_sleeps(asleep: SlurmLab, tmp_path: Path) -
         assert asleep.shows("n0003", "Reason").startswith(OPERATORS)
     finally:
         controller.stop()
+
+
+def test_a_node_of_an_excepted_partition_stays_awake_by_itself(slurm_lab_factory: Callable[..., SlurmLab]) -> None:
+    """It needs no entry of healthd's: Slurm powers down the other node alone."""
+    lines = ["PartitionName=kept Nodes=n0001 State=UP"]
+    lab = slurm_lab_factory(nodes=2, conf={**POWER, "SuspendExcParts": "kept"}, lines=lines)
+    assert not _of(lab, "n0001").view(jobs=True).may_sleep
+    assert _of(lab, "n0002").view(jobs=True).may_sleep
+    lab.wait(lambda: "POWERED_DOWN" in lab.state("n0002"), 60, "n0002 to be powered down")
+    assert "POWER" not in lab.state("n0001")

@@ -379,8 +379,32 @@ def test_a_node_may_sleep_where_slurm_suspends_and_does_not_except_it(
 ) -> None:
     """A count behind a list keeps some of it awake, and no node for certain."""
     config = f"SuspendExcNodes         = {excepted}\nSuspendExcParts = n1\nSuspendProgram          = {program}\n"
-    assert may_sleep(config, "n1") is sleeps
-    assert not may_sleep("BOOT_TIME = 1\n", "n1")
+    assert may_sleep(config, "n1", {"IDLE"}, lambda: ["main"]) is sleeps
+    assert not may_sleep("BOOT_TIME = 1\n", "n1", {"IDLE"}, lambda: ["main"])
+
+
+@pytest.mark.parametrize(
+    ("states", "parts", "sleeps"),
+    [
+        ("(null)", "(null)", True),
+        ("DOWN,DRAIN", "(null)", False),
+        ("DOWN,FAIL", "(null)", True),
+        ("(null)", "debug,gpu", False),
+        ("(null)", "debug", True),
+        ("drain", "debug", False),
+    ],
+)
+def test_a_node_stays_awake_by_its_state_or_its_partition(states: str, parts: str, sleeps: bool) -> None:
+    """As long as it is drained, or for good. Its partitions are asked for only where some are excepted."""
+    config = f"SuspendExcParts = {parts}\nSuspendExcStates = {states}\nSuspendProgram = /opt/slurm/suspend.sh\n"
+    asked: list[str] = []
+
+    def partitions() -> list[str]:
+        asked.append("")
+        return ["main", "gpu"]
+
+    assert may_sleep(config, "n1", {"IDLE", "CLOUD", "DRAIN"}, partitions) is sleeps
+    assert len(asked) == (parts != "(null)" and "DRAIN" not in states.upper())
 
 
 def test_partitions_are_those_of_the_node_and_not_of_a_text() -> None:
