@@ -32,7 +32,8 @@ class Slurm(FakeCluster):
         self.touched: Callable[[str], None] = lambda _: None
         self.lets_go: Callable[[str], None] = lambda _: None
         self._waking = False
-        self.boots: dict[str, datetime] = {}
+        # slurmctld knows the boot of each node that has ever registered.
+        self.boots = {name: datetime.fromtimestamp(int(wall.seconds()), UTC) for name in names}
         self.returns_nodes = True
 
     def update(self, name: str, word: str, text: str = "", *, user: str = "admin") -> None:

@@ -59,7 +59,7 @@ def mute_resolver(tmp_path: Path) -> Iterator[tuple[Path, Path]]:
 @pytest.mark.parametrize(
     ("asked", "timeout_s", "why"),
     [
-        ("dns", 0.3, "the name hooks.example.test was not looked up in time"),
+        ("dns", 1.0, "the name hooks.example.test was not looked up in time"),
         ("files", limit_s(10), "hooks.example.test has no address"),
     ],
 )
