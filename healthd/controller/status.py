@@ -48,7 +48,7 @@ class _ShownStatus(Struct, frozen=True, kw_only=True):
     left_out: int = 0
 
 
-_MADE = msgspec.json.Decoder(_ShownStatus)  # at import: threads that meet a type of msgspec first, at once, crash
+_READS_STATUS = msgspec.json.Decoder(_ShownStatus)
 
 
 class KeptText(Protocol):
@@ -144,8 +144,8 @@ def fitted(status: Mapping[str, Any], most_bytes: int) -> str:
 
 def _read(text: str) -> dict[str, Any] | None:
     try:
+        _READS_STATUS.decode(text)
         status: dict[str, Any] = json.loads(text)
-        msgspec.convert(status, _ShownStatus)
     except NOT_JSON:
         return None
     return status

@@ -354,9 +354,10 @@ class Monitor:
             for diagnosis in self._rules().calling(self.diagnoses()):
                 if not self.is_acknowledged(diagnosis):
                     fault = self._history.faults.get((str(diagnosis.component), diagnosis.code))
-                    is_test = fault is not None and self._is_test(fault)
-                    until = f" until `healthd check --active {fault.check}` passes" if fault and is_test else ""
-                    return f"{diagnosis.code} on {diagnosis.component} is still open{until}"
+                    message = f"{diagnosis.code} on {diagnosis.component} is still open"
+                    if fault is not None and self._is_test(fault):
+                        message += f" until `healthd check --active {fault.check}` passes"
+                    return message
         return ""
 
     def awaits_test(self) -> bool:
