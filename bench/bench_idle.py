@@ -48,7 +48,7 @@ class Look(Struct, frozen=True, kw_only=True):
 def main() -> int:
     """Measure and write down. Exit 1 where an aim is missed."""
     options = argparse.ArgumentParser(description=__doc__)
-    options.add_argument("-n", type=int, default=30, help="looks, ten seconds apart")
+    options.add_argument("-n", type=int, default=60, help="looks, ten seconds apart")
     looks = options.parse_args().n
     with contextlib.ExitStack() as stack:
         venv = install_wheel(Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="healthd-bench-"))))

@@ -22,7 +22,13 @@ from healthd.sim.tree import mount
 from tests.support.sim_devices import unmount
 
 _UNITS = """for unit in "$@"; do case $unit in *.service)
-printf 'Id=%s\\nLoadState=loaded\\nActiveState=active\\nNRestarts=0\\n\\n' "$unit";; esac; done"""
+units="${units}Id=$unit
+LoadState=loaded
+ActiveState=active
+NRestarts=0
+
+";; esac; done
+printf %s "$units"  # systemctl too writes to a pipe once"""
 EBS = (
     *("ebs_volume_performance_exceeded_iops", "ebs_volume_performance_exceeded_tp"),
     *("ec2_instance_ebs_performance_exceeded_iops", "ec2_instance_ebs_performance_exceeded_tp"),

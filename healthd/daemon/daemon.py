@@ -48,8 +48,8 @@ from healthd.sources.kmsg import KernelLog
 from healthd.state.lock import StateUnusable, is_usable, lock_state
 from healthd.state.store import StoreUnopened
 
-_TICK_S = 5.0  # the watchdog's, which systemd may set as low as twice this; a signal or a defect ends the wait at once
-_STALLED_S = 1.0  # a check that takes so long has the others that are due run beside it
+_TICK_S = 5.0  # the watchdog's, which systemd may set as low as twice this; a signal or a defect ends the wait at once.
+# A check that hangs has the others that are due run beside it from the next one on
 _ENGINE_POLL_S = 5.0
 _ENGINE_IS_STUCK_AFTER_S = 300.0  # beyond what it said that its present step may take
 _DUTIES_ON_DISK = ("housekeeping", "fleet")  # they end by their own deadlines, or the disk hangs
@@ -279,7 +279,8 @@ class Daemon:
     def _run_schedule(self) -> float:
         """Start what is due. Returns the seconds until this is to be called again."""
         wait_s = self._schedule.run_due()
-        return min(_TICK_S if not self.agent.checkup.run_due() else _STALLED_S, wait_s)
+        self.agent.checkup.run_due()
+        return min(_TICK_S, wait_s)
 
     def _keep_watchdog(self) -> None:
         if not self.problem():

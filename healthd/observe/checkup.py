@@ -164,16 +164,14 @@ class Checkup:
         age_s = (datetime.now(UTC) - outcome.at).total_seconds()
         return outcome.result.status is not Status.UNKNOWN and 0 <= age_s < interval_s - asked_every_s / 2
 
-    def run_due(self) -> bool:
-        """Have a thread run the checks that are due, one after the other; whether some wait for another. To be called
-        again soon then: each call adds a thread, so that a check that hangs delays the others until the next call only.
+    def run_due(self) -> None:
+        """Have a thread run the checks that are due, one after the other. Each call adds a thread, so that a check that
+        hangs delays the others until the next call only.
 
         One thread is woken once for all of them, and none has its deadline run out while it waits for NVML.
         """
-        wait_for_another = len(self._due) > 1
         if self._due:
             self._submit(self._run_those_due)
-        return wait_for_another
 
     def _run_those_due(self) -> None:
         while self._due:
