@@ -221,8 +221,7 @@ def _learn_names(history: History, outcome: Outcome) -> tuple[History, dict[Faul
     """Remember that ``gpu:0000:05:00`` is ``gpu:GPU-<uuid>``, and rename the former's memory.
 
     With it, the faults that end by that, and why: after a boot another GPU at the address of one that is gone has
-    replaced it, also where the instance kept its id (EC2, stop and start). While fewer GPUs answer than were known, one
-    that is missing may only have lost its address to another.
+    replaced it, also where the instance kept its id (EC2, stop and start).
     """
     result = outcome.result
     reported = (result.readings, result.findings, result.clearances)
@@ -233,11 +232,19 @@ def _learn_names(history: History, outcome: Outcome) -> tuple[History, dict[Faul
         for alias in component.all_names()[1:]
         if not alias.rpartition(":")[2].isdigit() or alias.count(":") > 1  # an index names another GPU after a loss
     }
-    if all(history.names.get(alias) == component for alias, component in new.items()):
-        return history, {}
-    gone = {was for alias, part in new.items() if (was := history.names.get(alias, part)).kind == "gpu"}
-    listed, there = _gpus(history.names.values()), _gpus(new.values())
-    gone = gone - there if len(there) >= len(listed) else set()
+    before = history.names
+    if any(before.get(alias) != component for alias, component in new.items()):
+        history = _renamed(history, new)
+    gone = _replaced(before, history, _gpus(new.values()))
+    over = [
+        key
+        for key, fault in history.faults.items()
+        if fault.component in gone and _ended_with_its_machine(history, fault)
+    ]
+    return _dropped(history, over), dict.fromkeys(over, "since a boot another GPU is at its address")
+
+
+def _renamed(history: History, new: Mapping[str, Component]) -> History:
     history = replace(history, names={**history.names, **new})
     faults: dict[FaultKey, Fault] = {}
     for fault in history.faults.values():
@@ -245,9 +252,22 @@ def _learn_names(history: History, outcome: Outcome) -> tuple[History, dict[Faul
         known = faults.get(renamed.key)
         faults[renamed.key] = renamed if known is None else _merge(known, renamed)
     memory: dict[str, Any] = {name: _rekeyed(history.names, getattr(history, name)) for name in _BY_COMPONENT}
-    history = replace(history, faults=faults, **memory)
-    over = [key for key, fault in faults.items() if fault.component in gone and _ended_with_its_machine(history, fault)]
-    return _dropped(history, over), dict.fromkeys(over, "since a boot another GPU is at its address")
+    return replace(history, faults=faults, **memory)
+
+
+def _replaced(before: Mapping[str, Component], history: History, there: Set[Component]) -> Set[Component]:
+    """The GPUs that are gone, now that those ``there`` answer: others have their addresses, whether since this outcome
+    or since one in which only some answered. While fewer answer than were known, one that is missing may only have lost
+    its address to another. ``before``: the names before this outcome."""
+    gone = set[Component]()
+    if not there:
+        return gone
+    if len(there) >= len(_gpus(before.values())):
+        gone |= _gpus(part for alias, part in before.items() if history.names[alias] != part)
+    if len(there) >= sum(part.kind == "gpu" for part in history.names.values()):
+        broken = _gpus(fault.component for fault in history.faults.values())
+        gone |= {part for part in broken if part.id.startswith("GPU-")} - _gpus(history.names.values())
+    return gone - there
 
 
 def _gpus(parts: Iterable[Component]) -> set[Component]:

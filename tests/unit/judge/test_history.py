@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -355,6 +356,26 @@ def test_a_gpu_that_is_missing_is_not_replaced_by_one_that_has_its_address() -> 
     booted, _ = begin_boot(before, "boot-2")
     after, changes = observe(booted, at_address("GPU-b", 60), (), at(60))
     assert (list(after.faults), changes) == ([("gpu:GPU-a", "gpu.xid.64")], ())
+    assert list(fold(after, [at_address("GPU-b", 120)]).faults) == [("gpu:GPU-a", "gpu.xid.64")]
+
+
+@pytest.mark.parametrize("first", [(0,), (1,), (0, 1, 2)], ids=["the broken one's place", "another's", "all"])
+def test_gpus_that_are_replaced_may_be_named_one_after_the_other(first: tuple[int, ...]) -> None:
+    """A line of the kernel's names one GPU of another machine, and a driver that is being loaded lists some: the faults
+    of those that are gone end once as many answer as were known."""
+    old, new = (
+        [gpu_component(uuid=f"GPU-{name}{n}", pci=f"0000:{n + 0x53:x}:00") for n in range(3)] for name in ("old", "new")
+    )
+
+    def listed(parts: Iterable[Component], seconds: float = 0) -> Outcome:
+        return answered(ok([counter(0, part, name="gpu_index") for part in parts]), "gpu.count", seconds)
+
+    broken = [line("gpu.xid.64", 1, ClearsBy.REPLACE, component=old[0]), line("gpu.xid.79", 1, component=old[2])]
+    before = fold(History(boot_id="boot-1"), [listed(old), looked(*broken, check="kernel.xid")])
+    booted = replace(before, boot_id="boot-2")
+    some = fold(booted, [listed([new[n]], 60 + n) for n in first])
+    assert len(some.faults) == 2
+    assert fold(some, [listed(new, 90)]).faults == {}
 
 
 def test_an_index_names_nobody() -> None:
