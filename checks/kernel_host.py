@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from healthd.checklib.jobs import owner, owner_of
+from healthd.checklib.jobs import owner_named, owner_of
 from healthd.checklib.loglines import Groups, LineRow, codes_of, explain_row, judge_lines, place_of, recognises
 from healthd.core.check import NoSettings, check
 from healthd.core.model import Component, Result, gpu_component, pci_address
@@ -75,5 +75,5 @@ def _place(row: LineRow, groups: Groups) -> Component:
 def _owner(node: Node, record: KernelRecord, groups: Groups) -> Mapping[str, Any]:
     """The job or pod of the process: from the control group in the line itself, else from /proc while it lives."""
     pid = groups.get("pid")
-    found = owner(groups.get("cgroup") or "")
+    found = owner_named(node, groups.get("cgroup") or "")
     return found or owner_of(node, int(pid) if pid else None, record.time)

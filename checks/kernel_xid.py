@@ -277,7 +277,7 @@ def _across_jobs(
 
 def _evidence(group: _XidBurst, cause: int | None, owners: Sequence[Mapping[str, str]]) -> Sequence[tuple[str, Any]]:
     line, named = group.line, group.named or group.line
-    pods, jobs = ([owner[kind] for owner in owners if kind in owner] for kind in ("pod_uid", "job"))
+    pods, jobs, sluids = ([owner[kind] for owner in owners if kind in owner] for kind in ("pod_uid", "job", "sluid"))
     return (
         *group.seen().items(),
         ("xid", line.xid),
@@ -288,6 +288,7 @@ def _evidence(group: _XidBurst, cause: int | None, owners: Sequence[Mapping[str,
         ("process", named.process),
         ("job", jobs[0] if jobs else None),
         ("jobs", sorted(set(jobs)) if len(set(jobs)) > 1 else None),
+        ("sluid", sluids[0] if sluids else None),
         ("pod_uid", pods[0] if pods else None),
         ("gpu_instance", line.gpu_instance),
         ("compute_instance", line.compute_instance),

@@ -28,6 +28,7 @@ from healthd.testing import (
 COMPUTE, GRAPHICS = "nvmlDeviceGetComputeRunningProcesses", "nvmlDeviceGetGraphicsRunningProcesses"
 MEMORY = "nvmlDeviceGetMemoryInfo"
 SLURM_V2 = "0::/system.slice/slurmstepd.scope/job_1234/step_0/user/task_0"
+SLURM_26 = "0::/system.slice/slurmstepd.scope/s5K1KKYAYG5D00/step_0/user/task_0"
 SLURM_V1 = "5:devices:/slurm/uid_1000/job_77/step_batch\n3:cpuset:/slurm/uid_1000/job_77/step_batch"
 UID = "0a" * 16
 POD = f"0::/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{UID}.slice/cri-containerd-aa.scope"
@@ -86,9 +87,9 @@ def test_ended(state: str | None, call: str) -> None:
     assert result.findings[0].evidence["pids"] == [7]
 
 
-@pytest.mark.parametrize("cgroup", [SLURM_V2, SLURM_V1, POD, OLD_POD])
+@pytest.mark.parametrize("cgroup", [SLURM_V2, SLURM_26, SLURM_V1, POD, OLD_POD])
 def test_jobs_and_pods_belong(cgroup: str) -> None:
-    """Both forms of a Slurm job's cgroup, and of a pod's, are a job."""
+    """Each form of a Slurm job's cgroup, and of a pod's, is a job."""
     assert run(held(0, 7), proc=process(7, cgroup=cgroup), jobs_only=True).status is Status.OK
 
 

@@ -495,6 +495,21 @@ def test_a_process_is_tied_to_its_job_or_pod(cgroup: str, key: str, value: str) 
     assert {"job", "pod_uid"} & finding.evidence.keys() == {key}
 
 
+def test_a_job_that_slurm_names_by_its_sluid() -> None:
+    """The number of the job is in the evidence where its slurmstepd has it, else the SLUID. Either counts as one of the
+    jobs that met the error."""
+    scope = "/system.slice/slurmstepd.scope"
+    proc = proc_of({41: f"0::{scope}/s5K1KKYAYG5D00/step_0/user/task_0", 42: f"0::{scope}/s5K1KKYAYG5D01/step_0"})
+    node = FakeNode(
+        kernel_records=kernel_says(FAULT.format(41), FAULT.format(42)),
+        proc={**proc, "9/cmdline": "slurmstepd: [7001.0]\0"},
+        sys={f"fs/cgroup{scope}/s5K1KKYAYG5D00/step_0/slurm/cgroup.procs": "9"},
+    )
+    error, across = kernel_xid(node, KernelXidSettings()).findings
+    assert (error.evidence["job"], error.evidence["sluid"]) == ("7001", "s5K1KKYAYG5D01")
+    assert across.evidence["jobs"] == ["job:7001", "sluid:s5K1KKYAYG5D01"]
+
+
 @pytest.mark.parametrize(
     "proc",
     [

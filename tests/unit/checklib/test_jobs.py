@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from healthd.checklib.jobs import owner
+from healthd.checklib.jobs import owner, owner_named
+from healthd.core.errors import SourceUnreadable
+from healthd.testing import Entry, FakeNode
 
 UID = "0f3a1c2d-4e5f-6071-8293-a4b5c6d7e8f9"
 
@@ -21,6 +23,52 @@ UID = "0f3a1c2d-4e5f-6071-8293-a4b5c6d7e8f9"
 def test_slurm(path: str) -> None:
     """Both generations of Slurm's hierarchy name the job."""
     assert owner(path) == {"job": "42"}
+
+
+SLUID = "s5K1KKYAYG5D00"
+STEP = f"/system.slice/slurmstepd.scope/{SLUID}/step_0"
+
+
+@pytest.mark.parametrize(
+    "path", [f"0::{STEP}/user/task_0", STEP, f"0::/site.slice/n1_slurmstepd.scope/{SLUID}\n1:name=systemd:/x"]
+)
+def test_slurm_26_05(path: str) -> None:
+    """From 26.05 on Slurm names a job's control group by its SLUID, unless CgroupJobIdPaths says otherwise."""
+    assert owner(path) == {"sluid": SLUID}
+
+
+@pytest.mark.parametrize(
+    ("titles", "found"),
+    [
+        ({"7": "slurmstepd: [42.batch]\0\0"}, {"job": "42"}),
+        ({"7": "slurmstepd: [42+1.0]", "8": "slurmstepd: [42.0]"}, {"job": "42"}),
+        ({"7": "slurmstepd: [42.0]", "8": "slurmstepd: [43.0]"}, {"sluid": SLUID}),
+        ({"7": "/usr/sbin/slurmstepd\0"}, {"sluid": SLUID}),
+        ({"7": SourceUnreadable("/proc/7/cmdline: no")}, {"sluid": SLUID}),
+        ({}, {"sluid": SLUID}),
+    ],
+)
+def test_the_number_of_a_job_with_a_sluid(titles: dict[str, Entry], found: dict[str, str]) -> None:
+    """It stands in the title of the step's slurmstepd, and nothing of the job's own is asked."""
+    sys = {f"fs/cgroup{STEP}/slurm/cgroup.procs": "\n".join(titles)}
+    node = FakeNode(sys=sys, proc={f"{pid}/cmdline": title for pid, title in titles.items()})
+    assert owner_named(node, f"0::{STEP}/user/task_0") == found
+    assert owner_named(node, "0::/system.slice/slurmstepd.scope/job_7/step_0") == {"job": "7"}
+    assert owner_named(FakeNode(), f"0::{STEP}/user/task_0") == {"sluid": SLUID}
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        f"0::/{SLUID}/step_0",
+        f"0::/slurmstepd.scope/{SLUID}x/step_0",
+        "0::/system.slice/slurmstepd.scope/system",
+        f"0::/user.slice/user-1000.slice/user@1000.service{STEP}",
+    ],
+)
+def test_no_sluid(path: str) -> None:
+    """Only right below Slurm's own scope, and not in a user's slice."""
+    assert owner(path) == {}
 
 
 @pytest.mark.parametrize(
