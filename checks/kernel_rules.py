@@ -71,8 +71,9 @@ class SiteRule(Struct, frozen=True, kw_only=True):
     """The window of ``count``, in seconds."""
 
     source: Literal["kernel", "journal"] = "kernel"
-    """The log of the line. ``journal``: lines of services, written by root or, with ``unit``, by that service; lines of
-    a plain user do not count. journalctl reads it, which costs a process."""
+    """The log of the line. ``journal``: lines of services, written by root or, with ``unit``, by that service as a
+    system user (a uid below 1000, or of ``DynamicUser``); lines of a plain user do not count. journalctl reads it,
+    which costs a process."""
 
     unit: str = ""
     """Only lines of this systemd unit, such as ``slurmd.service``, and of the service manager about it. Journal
@@ -129,7 +130,7 @@ class KernelRulesSettings(Struct, frozen=True, kw_only=True):
 
     @property
     def journal_units(self) -> frozenset[str]:
-        """The units that rules name: their lines count, whatever user they run as."""
+        """The units that rules name: their lines count, whatever system user they run as."""
         return frozenset(rule.unit for rule in self.rules if rule.unit)
 
     def _needles_in(self, source: str) -> tuple[str, ...]:

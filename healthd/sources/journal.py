@@ -43,8 +43,13 @@ _NO_TOOL_FOR_THE_PAST = "install systemd's journalctl"
 _PAST_LINES = 20_000  # a second and a half on a machine with much else to do, of five
 
 
+_OF_SERVICES = (range(1000), range(61184, 65520))
+"""The users of services: system users, and those that systemd makes for ``DynamicUser=`` (systemd, UIDS-GIDS)."""
+
+
 class WantedLines(Struct, frozen=True, kw_only=True):
-    """The lines that a check wants: those that hold one of the needles. ``units``: services that are trusted, too."""
+    """The lines that a check wants: those that hold one of the needles. ``units``: services that are trusted, too, as
+    far as they run as users of services."""
 
     needles: tuple[str, ...]
     units: frozenset[str] = frozenset()
@@ -227,13 +232,15 @@ def _taken_at(fields: Mapping[str, Any]) -> datetime:
 def record_of(fields: Mapping[str, Any], units: Iterable[str] = ()) -> KernelRecord | None:
     """The record of one entry; None for one that is the kernel's (its own log has it), a plain user's, or no entry.
 
-    Entries of root, of the service manager and of the named units are trusted.
+    Entries of root, of the service manager and of the named units are trusted. A unit may hold processes of plain
+    users: without cgroup v2 the jobs of Slurm run in slurmd.service, as users' jobs of cron do in its unit.
     """
     unit = str(fields.get("_SYSTEMD_UNIT", ""))
     if str(fields.get("_PID")) == _MANAGER_PID and fields.get("UNIT"):
         unit = str(fields["UNIT"])
     transport = fields.get("_TRANSPORT")
-    if transport == "kernel" or not (fields.get("_UID") == "0" or transport == "driver" or unit in set(units)):
+    is_named = unit in set(units) and _is_of_a_service(str(fields.get("_UID")))
+    if transport == "kernel" or not (fields.get("_UID") == "0" or transport == "driver" or is_named):
         return None
     try:
         realtime_us, monotonic_us = (int(fields[f"__{name}_TIMESTAMP"]) for name in ("REALTIME", "MONOTONIC"))
@@ -249,6 +256,10 @@ def record_of(fields: Mapping[str, Any], units: Iterable[str] = ()) -> KernelRec
         )
     except (KeyError, ValueError, TypeError, OverflowError, OSError):  # the last two: a time beyond what there is
         return None
+
+
+def _is_of_a_service(uid: str) -> bool:
+    return uid.isdecimal() and len(uid) < 10 and any(int(uid) in users for users in _OF_SERVICES)
 
 
 def _arguments(cursor: str, options: Sequence[str]) -> Iterator[str]:

@@ -49,7 +49,11 @@ def test_an_entry_of_root() -> None:
     ("fields", "message"),
     [
         ({"_UID": "1000"}, None),
-        ({"_UID": "1000", "_SYSTEMD_UNIT": "trusted.service"}, "trusted.service: probe failed"),
+        ({"_UID": "990", "_SYSTEMD_UNIT": "trusted.service"}, "trusted.service: probe failed"),
+        ({"_UID": "61184", "_SYSTEMD_UNIT": "trusted.service"}, "trusted.service: probe failed"),
+        ({"_UID": "1000", "_SYSTEMD_UNIT": "trusted.service"}, None),
+        ({"_UID": "65534", "_SYSTEMD_UNIT": "trusted.service"}, None),
+        ({"_UID": None, "_SYSTEMD_UNIT": "trusted.service"}, None),
         ({"_UID": "1000", "UNIT": "trusted.service"}, None),
         ({"_UID": "1000", "_TRANSPORT": "driver"}, "probe.service: probe failed"),
         ({"_TRANSPORT": "kernel"}, None),
@@ -65,7 +69,8 @@ def test_an_entry_of_root() -> None:
     ],
 )
 def test_whose_line_it_is(fields: dict[str, Any], message: str | None) -> None:
-    """Root's, the journal's own, and those of named units; never a plain user's, who may set UNIT and not _UID."""
+    """Root's, the journal's own, and those of named units; never a plain user's, who may set UNIT and not _UID, and
+    whose job runs in the unit of slurmd on cgroup v1."""
     assert text_of(**fields) == message
 
 
