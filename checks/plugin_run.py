@@ -122,9 +122,10 @@ def _run(node: Node, plugin: Plugin, max_characters: int) -> Iterator[Finding]:
     answer = node.command(*plugin.command, timeout_s=plugin.timeout_s)
     report = json_object(answer.stdout, "its output") if plugin.json else _line(answer)
     message = str(report.get("message", ""))[:max_characters]
-    status = report.get("status") if isinstance(report.get("status"), int) else _STATUS.get(str(report.get("status")))
+    given = report.get("status")
+    status = given if type(given) is int else _STATUS.get(str(given))  # true and false are no status
     if status not in (_OK, _PROBLEM):
-        raise SourceUnreadable(f"status {report.get('status')!r}; expected ok or problem: {message}")
+        raise SourceUnreadable(f"status {given!r}; expected ok or problem: {message}")
     if status == _PROBLEM:
         yield Finding(
             code=f"plugin.{plugin.name}",

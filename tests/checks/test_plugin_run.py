@@ -82,6 +82,8 @@ def test_critical_is_the_sites_choice() -> None:
         ('{"status": 0}', Status.OK),
         ('{"status": "problem", "message": "full", "component": "mount:/scratch", "evidence": {"used": 0.99}}', None),
         ('{"status": "unknown"}', Status.UNKNOWN),
+        ('{"status": false, "message": "the disk is broken"}', Status.UNKNOWN),
+        ('{"status": true}', Status.UNKNOWN),
         ('{"message": "no status"}', Status.UNKNOWN),
         ("full", Status.UNKNOWN),
         ("", Status.UNKNOWN),
