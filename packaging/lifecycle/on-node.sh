@@ -62,15 +62,16 @@ PYTHON
 find_file() {
     shown=${1%%\?*}
     found=$work/${shown##*/}
+    # A server that stops in the middle of a file would hold the node's set-up for ever: curl has no bound of its own.
     case $1 in
-    s3://*) aws s3 cp --only-show-errors "$1" "$found" >&2 ;;
-    https://*) curl -fsSL --retry 3 -o "$found" "$1" >&2 ;;
+    s3://*) timeout -k 10 600 aws s3 cp --only-show-errors "$1" "$found" >&2 ;;
+    https://*) timeout -k 10 600 curl -fsSL --retry 3 -o "$found" "$1" >&2 ;;
     *)
         # A path without a slash would be the name of a package for apt and dnf.
         case $1 in /*) found=$1 ;; *) found=$PWD/$1 ;; esac
         test -r "$found"
         ;;
-    esac || give_up "$shown cannot be read; look at the path, and at the role's right to s3:GetObject"
+    esac || give_up "$shown cannot be read within 10 minutes; look at the path, the network, and the role's right to s3:GetObject"
 }
 
 # find_file, and give up where the package has not the checksum $2, if there is one.
@@ -134,8 +135,10 @@ install_packages "$package" ${nccl:+"$nccl"} || give_up "$named was not installe
 if test -n "$config"; then
     # Before it takes the place of one that works.
     healthd config validate --config "$config" >&2 || give_up "$shown is not valid, and $root/etc/healthd is as it was"
-    install -D -m 644 "$config" "$root/etc/healthd/config.toml" ||
-        give_up "$root/etc/healthd/config.toml cannot be written"
+    # At once: half a file, of a disk that is full or of a set-up that was killed, would be another configuration.
+    new=$root/etc/healthd/.config.toml.new
+    { install -D -m 644 "$config" "$new" && mv -f "$new" "$root/etc/healthd/config.toml"; } ||
+        { rm -f "$new"; give_up "$root/etc/healthd/config.toml cannot be written"; }
 elif test -z "$image" && ! test -e "$root/etc/healthd/config.toml"; then
     healthd init >&2 || say "healthd init wrote no configuration; healthd runs with its defaults, and only observes"
 fi

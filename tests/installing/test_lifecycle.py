@@ -41,6 +41,17 @@ exit 0
 """
 SUMS = {"HEALTHD_SHA256": "healthd", "HEALTHD_NCCL_SHA256": "healthd-nccl"}
 STANDING_IN = ("apt-get", "dnf", "aws", "curl", "healthd", "systemctl", "logger")
+# A server that stops in the middle of a file, a clock that runs faster, and a disk that is full after four bytes.
+STALLED = "#!/bin/sh\nexec sleep 1000\n"
+SOON = """#!/bin/sh
+shift 3
+exec {timeout} 1 "$@"
+"""
+FULL = """#!/bin/sh
+for last; do :; done
+printf half >"$last"
+exit 1
+"""
 
 
 def test_shellcheck_finds_nothing() -> None:
@@ -221,6 +232,29 @@ def test_a_wrong_configuration_takes_the_place_of_none(node: Node) -> None:
     assert "s3://b/healthd.toml is not valid" in done.stderr
     assert (node.root / "etc/healthd/config.toml").read_text() == "mine"
     assert node.called("systemctl") == []
+
+
+def test_half_a_configuration_takes_the_place_of_none(node: Node) -> None:
+    """A full disk cuts the new file short, and the node keeps what it had: half of one could be valid, and observe."""
+    node.file("etc/healthd/config.toml", "mine")
+    (node.bin / "install").write_text(FULL)
+    (node.bin / "install").chmod(0o755)
+    done = node.run("s3://b/healthd.deb", "s3://b/healthd.toml")
+    assert "etc/healthd/config.toml cannot be written" in done.stderr
+    assert [path.name for path in (node.root / "etc/healthd").iterdir()] == ["config.toml"]
+    assert (node.root / "etc/healthd/config.toml").read_text() == "mine"
+
+
+@pytest.mark.parametrize(("scheme", "program"), [("s3", "aws"), ("https", "curl")])
+def test_a_server_that_stops_in_the_middle_holds_no_node(node: Node, scheme: str, program: str) -> None:
+    """A set-up that waits for ever is a node that failed, and is replaced: the script gives up after ten minutes."""
+    (node.bin / program).write_text(STALLED)
+    (node.bin / "timeout").write_text(SOON.format(timeout=shutil.which("timeout")))
+    (node.bin / "timeout").chmod(0o755)
+    done = node.run(f"{scheme}://b/healthd.deb")
+    assert done.returncode == 0
+    assert f"{scheme}://b/healthd.deb cannot be read within 10 minutes" in done.stderr
+    assert node.called("apt-get") == []
 
 
 @pytest.mark.parametrize("failing", ["aws", "apt-get", "healthd", "systemctl"])
