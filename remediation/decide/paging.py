@@ -83,7 +83,8 @@ def due(remediation: Remediation, limits: Limits) -> datetime:
     page that stands is over ``HEALTHY_FOR_S`` after that.
 
     A node that an operator took out counts from that command, whatever became of its drain since; each step towards it,
-    and back, from its own beginning. A drain that was found counts from when it was made, and is verified first.
+    and back, from its own beginning. A drain that was found counts from when it was made, and is verified first, as
+    another machine is.
     """
     if Step.STAY in remediation.steps:
         by_command = out_since(remediation) + timedelta(seconds=OUT_BY_COMMAND_S)
@@ -95,7 +96,9 @@ def due(remediation: Remediation, limits: Limits) -> datetime:
     if remediation.step is Step.REPLACE and remediation.phase is Phase.INTENDED:
         return remediation.since + timedelta(seconds=max(limits.overdue_s, limits.replace_timeout_s))
     began = max(out_since(remediation), remediation.good_since or out_since(remediation))
-    overdue = max(began + timedelta(seconds=limits.overdue_s), remediation.opened + timedelta(seconds=STUCK_AFTER_S))
+    is_another = remediation.step is Step.VERIFY and Step.REPLACE in remediation.steps
+    found = remediation.since if is_another else remediation.opened
+    overdue = max(began + timedelta(seconds=limits.overdue_s), found + timedelta(seconds=STUCK_AFTER_S))
     if remediation.step is Step.WAIT_IDLE and remediation.remedy in FATAL:
         return min(overdue, remediation.since + timedelta(seconds=limits.wait_idle_timeout_s))
     return overdue

@@ -38,6 +38,8 @@ SETTLES_S = 180.0
 OVERDUE_S = 4 * HOUR + 900.0
 """Out by our hand for longer, and somebody has to be told: the bound of the notifications, and one calm poll."""
 REPEAT_S = DAY + HOUR
+VERIFIED_WITHIN_S = 900.0
+"""Of another machine that came late: healthy by then, or paged."""
 ADOPTED_WITHIN_S = 2 * HOUR
 """A slot without a remediation: its holder's daemon, or the controller, has this long to find it."""
 BACK_WITHIN_S = 2 * HOUR
@@ -101,6 +103,7 @@ class Seen(Struct, kw_only=True):
     held_s: float | None = None
     orphan_s: float | None = None
     silent_s: float | None = None
+    awaited_s: float = -DAY
     good_s: float | None = None
     uncaused_s: float | None = None
     unanswered_s: float | None = None
@@ -444,7 +447,10 @@ class Invariants:
         most_s += 0.0 if self._nodes[name].has_machine else WITHOUT_MACHINE_S
         later_s = self._unwatched_s(name)
         most_s += later_s
-        if seen.silent_s is not None and s - max(seen.silent_s, self._awaited_s(name, remediation)) > most_s:
+        asked_s = self._awaited_s(name, remediation)
+        seen.awaited_s = s if asked_s > -DAY else seen.awaited_s
+        is_late = s - seen.awaited_s > VERIFIED_WITHIN_S or asked_s > -DAY
+        if is_late and seen.silent_s is not None and s - max(seen.silent_s, asked_s) > most_s:
             self.fail(
                 "nothing_out_in_silence", name, f"held by healthd for {(s - seen.silent_s) / HOUR:.1f} h, no page"
             )

@@ -96,7 +96,7 @@ def test_turns_that_fail_page_unless_somebody_is_asked_for_already() -> None:
 
 
 ORDERED = kept_out(QUARANTINE)
-IDLE, PARTS = Step.WAIT_IDLE, REBOOT.index(Step.WAIT_IDLE)
+IDLE, PARTS, VERIFY = Step.WAIT_IDLE, REBOOT.index(Step.WAIT_IDLE), REPLACE.index(Step.VERIFY)
 
 
 @pytest.mark.parametrize(
@@ -114,6 +114,8 @@ IDLE, PARTS = Step.WAIT_IDLE, REBOOT.index(Step.WAIT_IDLE)
             9_000 + LIMITS.replace_timeout_s,
         ),
         (replace(REMEDIATION, steps=REPLACE, index=REPLACE.index(Step.REPLACE)), LIMITS.overdue_s),
+        (replace(REMEDIATION, steps=REPLACE, index=VERIFY, since=at(9_000)), LIMITS.overdue_s),
+        (replace(REMEDIATION, steps=REPLACE, index=VERIFY, since=at(20_000)), 20_000 + STUCK_AFTER_S),
         (replace(REMEDIATION, steps=ORDERED, index=ORDERED.index(Step.STAY), since=at(9_000)), OUT_BY_COMMAND_S),
         (replace(REMEDIATION, steps=ORDERED, index=0, since=at(9_000)), 9_000 + LIMITS.overdue_s),
         (replace(REMEDIATION, steps=ORDERED, index=0, since=at(80_000)), OUT_BY_COMMAND_S),
@@ -127,6 +129,8 @@ IDLE, PARTS = Step.WAIT_IDLE, REBOOT.index(Step.WAIT_IDLE)
         "job that goes on",
         "replaced",
         "not replaced",
+        "another machine",
+        "another machine, late",
         "command",
         "order, made again",
         "order, made again late",
