@@ -33,6 +33,7 @@ from healthd.sources.deadline import Deadline
 _CHILD = "healthd.remediation.provisioners.aws_child"
 _LIMIT_BYTES = 32 * 1024 * 1024  # ListClusterNodes gives about 500 bytes per node
 _METADATA_TRIES = {"AWS_METADATA_SERVICE_NUM_ATTEMPTS": "3"}  # one lost answer must not pass for no credentials
+_METADATA_HOSTS = "169.254.169.254,[fd00:ec2::254]"  # by a proxy they would give the credentials of the proxy's machine
 _NO_CREDENTIALS = "NoCredentialsError"  # botocore's, where it found none in any place
 _SENT_WITH_CREDENTIALS = frozenset({CallTrouble.DENIED, CallTrouble.THROTTLED, CallTrouble.BUSY, CallTrouble.WOULD_DO})
 _NOT_APPLIED = frozenset({CallTrouble.THROTTLED, CallTrouble.BUSY, CallTrouble.UNSENT, CallTrouble.CREDENTIALS})
@@ -151,9 +152,13 @@ class Aws:
 
 
 def _environment() -> dict[str, str]:
-    """This process's environment, in which the child can import healthd wherever it is installed."""
+    """This process's environment, in which the child can import healthd wherever it is installed, and asks the metadata
+    service without a proxy."""
     path = (str(Path(healthd.__file__).parent.parent), os.environ.get("PYTHONPATH", ""))
-    return {**_METADATA_TRIES, **os.environ, "PYTHONPATH": os.pathsep.join(filter(None, path))}
+    direct = os.environ.get("no_proxy") or os.environ.get("NO_PROXY", "")
+    if direct != "*":  # every host, which it says only where it stands alone
+        direct = ",".join(filter(None, (direct, _METADATA_HOSTS)))
+    return {**_METADATA_TRIES, **os.environ, "PYTHONPATH": os.pathsep.join(filter(None, path)), "no_proxy": direct}
 
 
 def _told(result: CommandResult) -> Mapping[str, Any]:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import time
+from collections.abc import Mapping
 
 import pytest
 
 from healthd.core.errors import BackendBusy, BackendDenied, BackendRefused, BackendUnknown, SourceUnreadable
+from healthd.core.node import CommandResult
 from healthd.remediation.provisioners.aws import Aws
+from healthd.sources.command import run_command
 from tests.live.aws.aws_endpoint import (
     BROKEN,
     DENIED,
@@ -173,6 +177,37 @@ def test_the_endpoint_of_the_environment_is_used(endpoint: AwsEndpoint, monkeypa
     assert endpoint.count("ListClusterNodes") == 1
 
 
+@pytest.mark.parametrize(
+    ("names", "other"),
+    [({}, True), ({"NO_PROXY": "own.example"}, True), ({"no_proxy": "own.example"}, True), ({"no_proxy": "*"}, False)],
+)
+def test_behind_a_proxy_the_metadata_service_is_asked_without_it(
+    monkeypatch: pytest.MonkeyPatch, names: dict[str, str], *, other: bool
+) -> None:
+    """It gives the credentials of the machine that asks, and by a proxy that is the proxy's. The rest is as it was."""
+    for name in ("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy", "NO_PROXY", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in {"HTTP_PROXY": "http://127.0.0.1:9", "HTTPS_PROXY": "http://127.0.0.1:9", **names}.items():
+        monkeypatch.setenv(name, value)
+    found: dict[str, bool] = {}
+
+    def child(argv: tuple[str, ...], *, env: Mapping[str, str], **_: object) -> CommandResult:
+        shown = "import sys, botocore.utils as u; print([*map(len, map(u.get_environ_proxies, sys.argv[1:]))])"
+        done = run_command((sys.executable, "-c", shown, *asked), timeout_s=limit_s(30), env=env)
+        found.update(zip(asked, map(bool, json.loads(done.stdout)), strict=True))
+        return CommandResult(argv=argv, code=0, stdout='{"answer": {}}', stderr="", duration_s=0.1)
+
+    own = "https://own.example/"
+    asked = (
+        "http://169.254.169.254/latest/api/token",
+        "http://[fd00:ec2::254]/latest/api/token",
+        "https://a.example/",
+        own,
+    )
+    look(Aws(region=REGION, run=child))
+    assert list(found.values()) == [False, False, other, not names]
+
+
 def test_a_child_that_cannot_start_applied_nothing_and_one_that_breaks_may_have() -> None:
     """Not started: busy. Ended without its answer: unknown."""
 
@@ -183,8 +218,6 @@ def test_a_child_that_cannot_start_applied_nothing_and_one_that_breaks_may_have(
         reboot(Aws(region=REGION, run=never))  # type: ignore[arg-type]  # never returns
 
     def broken(argv: tuple[str, ...], **_: object) -> object:
-        from healthd.core.node import CommandResult
-
         return CommandResult(argv=argv, code=-9, stdout="", stderr="Killed", duration_s=0.1)
 
     with pytest.raises(BackendUnknown, match="the child ended with -9: Killed"):
