@@ -124,9 +124,9 @@ OF_OTHERS = (
     frozenset({"amazon-cloudwatch-agent-ctl", "apt-get", "aws", "cat", "clush", "cp", "curl", "dnf", "docker", "echo"})
     | {"grep", "helm", "install"}
     | {"journalctl", "kill", "kubectl", "ln", "ls", "mkdir", "pip", "promtool", "python3", "rm", "scontrol", "sed"}
-    | {"read", "sbatch", "sinfo", "skopeo", "sort", "srun", "ssh", "systemctl", "terraform", "touch"}
+    | {"read", "sbatch", "sinfo", "skopeo", "sleep", "sort", "srun", "ssh", "systemctl", "terraform", "test", "touch"}
 )
-_KEYWORDS = frozenset({"while", "do", "done", "sudo", "exec"})  # of the shell, or before a command
+_KEYWORDS = frozenset({"while", "until", "do", "done", "sudo", "exec"})  # of the shell, or before a command
 _SEPARATORS = frozenset({"|", "||", "&&", "&", ";", "(", ")", "$("})
 _ASSIGNED = re.compile(r"[A-Za-z_]+=.*", re.DOTALL)
 
