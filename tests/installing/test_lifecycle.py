@@ -16,6 +16,7 @@ import yaml
 
 from healthd import __version__
 from tests.support.limits import limit_s
+from tests.support.pages import blocks
 from tests.support.running import ROOT
 
 pytestmark = pytest.mark.process
@@ -356,3 +357,18 @@ def test_the_fragment_for_parallelcluster_names_the_installer() -> None:
     package, config = action["Args"]
     assert package.endswith(f"/healthd-{__version__}-1.x86_64.rpm"), "as packaging/rpm/build.sh names it"
     assert config.endswith(".toml")
+
+
+def test_the_hooks_of_parallelcluster_are_copied_on_a_head_node_without_healthd(tmp_path: Path) -> None:
+    """The installer passes over head nodes, so that the lines of the page take the scripts of a checkout."""
+    (lines,) = (block.text for block in blocks() if block.title == "parallelcluster-hooks")
+    shared = tmp_path / "scripts"
+    for folder in ("prolog.d", "epilog.d"):
+        (shared / folder).mkdir(parents=True)
+    argv = ["sh", "-ec", lines.replace("/opt/slurm/etc/scripts", str(shared))]
+    done = subprocess.run(argv, check=False, capture_output=True, text=True, timeout=limit_s(30), cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    for name in ("prolog", "epilog"):
+        copied = shared / f"{name}.d" / "50_healthd"
+        assert copied.read_bytes() == (ROOT / f"packaging/slurm/{name}.sh").read_bytes()
+        assert os.access(copied, os.X_OK)
