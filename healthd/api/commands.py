@@ -18,7 +18,7 @@ from healthd.api.exit_codes import ExitCode
 from healthd.api.wire import Reply
 from healthd.config.values import did_you_mean
 from healthd.core.check import Learned
-from healthd.core.errors import HealthdError, UsageError
+from healthd.core.errors import HealthdError, StoreError, UsageError
 from healthd.judge.history import Fault, acknowledged_text, faults_named
 from healthd.observe.text_lines import printable
 from healthd.remediation.decide.commands import REMEDIES, Command, CommandOutcome, Verb
@@ -75,10 +75,13 @@ def ack_answer(agent: Agent, options: Namespace, *, who: str) -> Reply:
 def command_answer(agent: Agent, options: Namespace, *, who: str) -> Reply:
     """Execute a command in the engine, or show its steps. Exit 0: done; 1: refused, and why.
 
-    A repair without --yes is a dry run. Raises HealthdError for an agent that only observes.
+    A repair without --yes is a dry run. Raises HealthdError for an agent that only observes, and StoreError for one
+    whose state does not last: its remediation would be forgotten, with what it has done.
     """
     if agent.engine is None:
         raise HealthdError("this agent only observes and executes no command; start the daemon: `healthd run`")
+    if agent.monitor.unkept:
+        raise StoreError(agent.monitor.unkept)
     command = _command(options, who)
     name, now, names = f"healthd {command.verb}", datetime.now(UTC), agent.monitor.device_names()
     if options.dry_run or not getattr(options, "yes", True):

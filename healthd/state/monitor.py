@@ -92,7 +92,7 @@ class Monitor:
         unkept: str = "",
         recent: RecentReadings | None = None,
     ) -> None:
-        self._unkept, self.recent = unkept, recent
+        self.unkept, self.recent = unkept, recent
         self._checks, self._store, self._changed, self._policy = checks, store, changed, policy
         self._lock = threading.RLock()
         self._history = self._saved = store.history() if store else History()
@@ -470,7 +470,7 @@ class Monitor:
         except StoreError as error:
             self.store_problem = str(error)
             return
-        self._saved, self._cursor_saved_at, self.store_problem = self._history, now, self._unkept
+        self._saved, self._cursor_saved_at, self.store_problem = self._history, now, self.unkept
         self._pending.clear()
         self._dropped = 0
 

@@ -241,6 +241,11 @@ def test_a_read_only_state_dir_is_said_at_once(node: RunningNode, small_disk: Pa
     assert f"cannot use {small_disk}: Read-only file system; check [daemon] state_dir" in message
     assert status_of(node)["mode"] == "observe"
     assert not is_held(node)
+    for verb in (("quarantine", "--reason", "t"), ("repair", "--step", "reboot", "--reason", "t", "--yes")):
+        done = node.healthd(*verb, "--socket", str(node.socket), timeout_s=limit_s(30))
+        assert done.returncode == EX_SOFTWARE, "the remediation would be forgotten with the memory that it is in"
+        assert "acts on nothing until its state can be kept" in done.stderr
+    assert status_of(node)["remediation"] is None
 
 
 def test_a_state_dir_belongs_to_one_daemon(node: RunningNode) -> None:
