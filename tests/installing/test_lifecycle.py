@@ -175,6 +175,16 @@ def test_package_and_configuration_come_from_s3(node: Node) -> None:
     assert node.called("systemctl") == ["enable healthd.service", "restart healthd.service"]
 
 
+def test_the_rpm_needs_no_repository(node: Node) -> None:
+    """dnf reads the metadata of each one first, and ends where the node has no way out. Nothing of it is needed."""
+    (node.bin / "dnf").write_text(
+        PROGRAM.replace("exit 0", 'case " $* " in *" --disablerepo="*) exit 0 ;; esac\nexit 1')
+    )
+    done = node.run("--required", "s3://b/healthd.rpm")
+    assert done.returncode == 0, done.stderr
+    assert len(node.called("dnf")) == 2
+
+
 def test_a_presigned_address_is_read(node: Node) -> None:
     """The signature behind the name of a package is no part of its name."""
     compute(node)
