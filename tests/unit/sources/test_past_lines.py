@@ -224,7 +224,14 @@ def test_lines_without_times_are_told_so(tmp_path: Path) -> None:
     assert "no times" in log.notes[0]
 
 
-@pytest.mark.parametrize("text", ["", "2026/11/21 05:18:14 something else\n", b"\x00\x01\x02 binary", "\n\n"])
+@pytest.mark.parametrize("text", [b"", gzip.compress(b"", mtime=0)], ids=["plain", "gzipped"])
+def test_a_log_that_was_just_rotated_is_empty(tmp_path: Path, text: bytes) -> None:
+    """One of many, by a glob: it has no line, and keeps none of the others from being read."""
+    log = kept(tmp_path, text)
+    assert (list(read(log)), log.lines, log.unread) == ([], 0, 0)
+
+
+@pytest.mark.parametrize("text", ["2026/11/21 05:18:14 something else\n", b"\x00\x01\x02 binary", "\n\n"])
 def test_what_is_no_log_is_refused(tmp_path: Path, text: str | bytes) -> None:
     """A form that is not known is not read as if it were another: the forms that are known are named."""
     with pytest.raises(SourceUnreadable, match="expected one of /dev/kmsg records, journalctl -o export"):
