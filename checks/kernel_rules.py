@@ -81,7 +81,7 @@ class SiteRule(Struct, frozen=True, kw_only=True):
 
     clears: str = ""
     """A pattern, as above, of the line that ends the fault. Empty: a reboot ends critical ones; others are news, listed
-    for a day."""
+    for a day. With or without a pattern, a fault ends when its rule leaves the configuration."""
 
     def __post_init__(self) -> None:
         """Refuse a rule that cannot be applied, by the name of the key."""
@@ -117,6 +117,11 @@ class KernelRulesSettings(Struct, frozen=True, kw_only=True):
             raise ValueError(
                 f"rules: {len(self.rules)} rules; expected at most {_MAX_RULES}. Join some patterns with |"
             )
+
+    @property
+    def own_codes(self) -> frozenset[str]:
+        """The codes of the rules: a fault of another one ends, because its rule was taken away."""
+        return frozenset(rule.slug for rule in self.rules)
 
     @property
     def needles(self) -> tuple[str, ...]:

@@ -74,6 +74,11 @@ class PluginRunSettings(Struct, frozen=True, kw_only=True):
         if twice := [name for name in names if names.count(name) > 1]:
             raise ValueError(f"plugins: two plug-ins have the name {twice[0]!r}; rename one")
 
+    @property
+    def own_codes(self) -> frozenset[str]:
+        """The codes of the plug-ins: a fault of another one ends, because its plug-in was taken away."""
+        return frozenset(f"plugin.{plugin.name}" for plugin in self.plugins)
+
 
 def explain(code: str) -> tuple[CodeForm, ...]:
     """The meaning of ``plugin.disk_quota``; none for another code."""

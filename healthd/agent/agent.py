@@ -256,7 +256,7 @@ def acting_agent(
     agent.job_verdicts = open_job_verdicts(agent, policy)
     if store.set_aside:
         monitor.record(Event(at=now, kind="daemon", text=f"database set aside: {store.set_aside}"))
-    monitor.retire(now)
+    monitor.retire(now, agent.checkup.own_codes())
     before = monitor.history.instance_id
     monitor.begin_instance(machine.identity.instance_id, now)
     if before in ("", monitor.history.instance_id):  # else the disk was another machine's

@@ -202,10 +202,22 @@ def counted(history: History, outcome: Outcome) -> Outcome:
     return outcome if result is outcome.result else replace(outcome, result=result)
 
 
-def retire(history: History, enabled: Container[str]) -> tuple[History, tuple[Change, ...]]:
-    """Drop the faults of checks that no longer run here: no check would ever end them, and the operator disabled it."""
-    after = _without(history, lambda fault: fault.check not in enabled)
-    return after, _changes(history, after, "its check is no longer enabled")
+def retire(
+    history: History, enabled: Container[str], own_codes: Mapping[str, Container[str]] = MappingProxyType({})
+) -> tuple[History, tuple[Change, ...]]:
+    """Drop the faults of checks that no longer run here: no check would ever end them, and the operator disabled it.
+
+    ``own_codes``: by check the codes that its settings give it. A fault of another code is of a rule, or a plug-in,
+    that the operator took away.
+    """
+    gone = {key: "its check is no longer enabled" for key, each in history.faults.items() if each.check not in enabled}
+    gone |= {
+        key: "the configuration no longer has its rule or plug-in"
+        for key, each in history.faults.items()
+        if key not in gone and each.code not in own_codes.get(each.check, (each.code,))
+    }
+    after = _dropped(history, gone)
+    return after, _changes(history, after, "", gone)
 
 
 def canonical(history: History, component: Component) -> Component:

@@ -265,6 +265,11 @@ class Checkup:
         settings = {name: self._settings[name].settings for name in self._kernel_checks()}
         return {name: each for name, each in settings.items() if getattr(each, "journal_needles", ())}
 
+    def own_codes(self) -> Mapping[str, frozenset[str]]:
+        """The codes that a check's settings give it, such as those of the site's rules, by check."""
+        settings = {name: self._settings[name].settings for name in self.checks}
+        return {name: each.own_codes for name, each in settings.items() if hasattr(each, "own_codes")}
+
     def judge_journal(self, records: Sequence[KernelRecord], cursor: str) -> None:
         """Run the checks that read the journal on one batch of it and fold it in with the cursor."""
         outcomes = tuple(self._outcomes_of(self.of_the_journal(), records))

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
@@ -116,10 +116,12 @@ class Monitor:
         with self._lock:
             self._fold(*begin_boot(self._history, boot_id), now)
 
-    def retire(self, now: datetime) -> None:
-        """Forget the faults of checks that were disabled or removed since: disabling a check ends its false alarms."""
+    def retire(self, now: datetime, own_codes: Mapping[str, Collection[str]] | None = None) -> None:
+        """Forget the faults of checks that were disabled or removed since: disabling a check ends its false alarms, as
+        taking away a rule or a plug-in ends those of its code. ``own_codes``: by check the codes that it has by its
+        settings."""
         with self._lock:
-            self._fold(*retire(self._history, self._checks), now)
+            self._fold(*retire(self._history, self._checks, own_codes or {}), now)
 
     def begin_instance(self, instance_id: str, now: datetime) -> None:
         """Enter an instance: a new instance id drops everything learned or counted on the old one."""

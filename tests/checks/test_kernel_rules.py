@@ -280,6 +280,7 @@ def test_each_reader_gets_its_own_needles() -> None:
     settings = KernelRulesSettings(rules=(AGENT, HANG))
     assert settings.journal_needles == ("^probe failed on ",)
     assert settings.journal_units == {"probe.service"}
+    assert settings.own_codes == {rule.slug for rule in settings.rules} != set()
     assert settings.needles == KernelRulesSettings(rules=(HANG,)).needles
     assert KernelRulesSettings(rules=(HANG,)).journal_needles == ()
 

@@ -678,6 +678,19 @@ def test_a_check_that_was_turned_off_takes_its_faults_along(store: Store) -> Non
     assert Monitor(CHECKS, store).diagnoses() == ()
 
 
+def test_a_rule_that_was_taken_away_takes_its_faults_along(store: Store) -> None:
+    """A fault from the log would stay until a reboot, although the operator saw that its rule was wrong. A fault of a
+    rule that is still there stays, and so does one of a check whose codes no setting gives."""
+    rules = {"gpu.look": a_check("gpu.look"), "kernel.rules": a_check("kernel.rules")}
+    monitor = Monitor(rules, store)
+    for code in ("site.wrong", "site.right"):
+        monitor.absorb(looked(finding(code, clears_by=ClearsBy.REBOOT), check="kernel.rules"))
+    monitor.absorb(looked(finding(), check="gpu.look"))
+    monitor.retire(at(60), {"kernel.rules": {"site.right"}})
+    assert {code for _, code in monitor.history.faults} == {"site.right", "gpu.sick"}
+    assert trail(store)[-1] == "site.wrong on gpu:GPU-0 ended: the configuration no longer has its rule or plug-in"
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # the clock
 
