@@ -8,7 +8,7 @@ No I/O here. ``remediation/orchestrators`` and ``remediation/provisioners`` impl
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import datetime
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Protocol
 
@@ -31,6 +31,11 @@ class Hold(Struct, frozen=True, kw_only=True):
     stamp: int
     remark: str = ""
     automatic: bool = False
+
+    @property
+    def at(self) -> datetime:
+        """The stamp as a time."""
+        return datetime.fromtimestamp(self.stamp, UTC)
 
     @property
     def shown(self) -> str:
@@ -125,6 +130,11 @@ class HeldNode(Struct, frozen=True, kw_only=True):
     node: str
     text: str
     stamp: int
+
+    @property
+    def at(self) -> datetime:
+        """The stamp as a time."""
+        return datetime.fromtimestamp(self.stamp, UTC)
 
 
 class FleetSnapshot(Struct, frozen=True, kw_only=True):

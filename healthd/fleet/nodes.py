@@ -187,7 +187,7 @@ class FleetNode(Struct, frozen=True, kw_only=True, dict=True):
     def held_since(self) -> datetime | None:
         """Since when the cluster shows the hold that it is out by."""
         hold = self.listed.hold
-        return datetime.fromtimestamp(hold.stamp, UTC) if hold is not None and hold.stamp else None
+        return hold.at if hold is not None and hold.stamp else None
 
     @property
     def oddity(self) -> str:

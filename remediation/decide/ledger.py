@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
 from msgspec import Struct
 
@@ -207,8 +207,8 @@ def records_of(snapshot: FleetSnapshot, now: datetime) -> FleetRecords:
     """The records in one reading of the fleet. A text that is none of healthd's says nothing, nor one of a time
     ahead."""
     records = {each.node: by_now(record, now) for each in snapshot.records if (record := parse(each.text)) is not None}
-    drains = ((each.node, code_of(each.text), datetime.fromtimestamp(each.stamp, UTC)) for each in snapshot.held)
-    held = {node: (code, at) for node, code, at in drains if code and not is_ahead(at, now)}
+    drains = ((each, code_of(each.text)) for each in snapshot.held)
+    held = {each.node: (code, each.at) for each, code in drains if code and not is_ahead(each.at, now)}
     return FleetRecords(records=records, held=held, total=snapshot.total)
 
 

@@ -8,7 +8,7 @@ settles, one that was opened to wait for an operator, one that is overdue, and t
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -110,7 +110,7 @@ def out_since(remediation: Remediation) -> datetime:
     hold = remediation.hold
     if hold is None or hold.stamp <= 0 or hold.text != remediation.text or remediation.adopted:
         return remediation.opened
-    return min(remediation.opened, datetime.fromtimestamp(hold.stamp, UTC))
+    return min(remediation.opened, hold.at)
 
 
 def _not_healthy_yet(remediation: Remediation, now: datetime) -> Remediation:

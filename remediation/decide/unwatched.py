@@ -8,7 +8,7 @@ WATCH_S in the handoff record that it watches over it. Where that word stays out
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
 from msgspec import Struct
 
@@ -92,7 +92,7 @@ def _held_out(name: str, drain: HeldNode | None, holders: Mapping[str, Slot], re
             watched=record.watched,
             found=record.since,
         )
-    since, code = datetime.fromtimestamp(drain.stamp, UTC), code_of(drain.text)
+    since, code = drain.at, code_of(drain.text)
     return HeldOut(
         node=name,
         text=drain.text,

@@ -15,7 +15,7 @@ The same daemons page for a node that has its machine and that healthd holds, wh
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -297,7 +297,7 @@ def _records(snapshot: FleetSnapshot) -> dict[str, HandoffRecord | None]:
 
 
 def _is_older(held: HeldNode, seconds: float, now: datetime) -> bool:
-    return now - datetime.fromtimestamp(held.stamp, UTC) >= timedelta(seconds=seconds)
+    return now - held.at >= timedelta(seconds=seconds)
 
 
 def _stays(name: str, text: str, why: str) -> str:

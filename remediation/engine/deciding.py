@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 
 from msgspec.structs import replace
 
@@ -251,9 +251,7 @@ def elsewhere(me: str, fleet: FleetSnapshot, now: datetime) -> tuple[SeenElsewhe
     """The findings on other nodes: of those that are held by their reason, of others by their record; and those from
     which they returned. An entry of a time that has not come is none."""
     found = [
-        SeenElsewhere(node=held.node, code=code, at=datetime.fromtimestamp(held.stamp, UTC))
-        for held in fleet.held
-        if (code := code_of(held.text))
+        SeenElsewhere(node=held.node, code=code, at=held.at) for held in fleet.held if (code := code_of(held.text))
     ]
     for record in fleet.records:
         shown = parse(record.text) or HandoffRecord()

@@ -13,7 +13,7 @@ cluster that refuses is asked once for each run of its controller.
 from __future__ import annotations
 
 import contextlib
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
 from msgspec.structs import replace
 
@@ -193,7 +193,7 @@ class Gates:
         wrote since it woke, before it read its drain, keeps that."""
         record = parse(self._orchestrator.read_record())
         slept = by_now(record, now).slept if record is not None else None
-        held = remediation.since if remediation.hold is None else datetime.fromtimestamp(remediation.hold.stamp, UTC)
+        held = remediation.since if remediation.hold is None else remediation.hold.at
         return slept is not None and slept > held
 
     def comes_until(self, remediation: Remediation, now: datetime) -> datetime | None:
@@ -272,9 +272,7 @@ def in_maintenance(view: NodeView) -> Refused | None:
 
 def _out_since(remediation: Remediation) -> datetime:
     """When the node went out for all to see: what was open then is what an operator knew of."""
-    drained = (
-        datetime.fromtimestamp(remediation.hold.stamp, UTC) if remediation.hold is not None else remediation.opened
-    )
+    drained = remediation.hold.at if remediation.hold is not None else remediation.opened
     return max(remediation.opened, drained)
 
 

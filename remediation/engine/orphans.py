@@ -10,7 +10,7 @@ after its remediation had ended. ``OrphanSlots`` puts what it finds on disk, and
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
 from msgspec.structs import replace
 
@@ -51,7 +51,7 @@ class OrphanDrains:
             return replace(decision, reason=self.fence, refusal=Refusal.ORPHAN)
         if decision.action is not Action.HOLD or (hold := self._looked()) is None:
             return decision
-        since = datetime.fromtimestamp(hold.stamp, UTC)
+        since = hold.at
         late = now - since >= timedelta(seconds=self._dependencies.timeouts.overdue_s)
         message = f'held since {since:%Y-%m-%d %H:%M} UTC by "{hold.text}", a drain of ours without a remediation'
         return Decision(
@@ -135,7 +135,7 @@ class OrphanSlots:
             or self._is_open(remediation.code)
         ):
             return remediation
-        drained = datetime.fromtimestamp(remediation.hold.stamp, UTC)
+        drained = remediation.hold.at
         read = hindsight.reread_log(remediation.code, min(self._since or drained, drained) - _BEFORE_A_DRAIN)
         if self._is_open(remediation.code):
             return replace(remediation, why=f"{remediation.why}; {remediation.code} was found in what was logged")
