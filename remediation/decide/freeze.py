@@ -7,7 +7,7 @@ Putting a node back in service is always allowed.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import UTC, datetime
+from datetime import datetime
 
 from msgspec import Struct
 
@@ -41,8 +41,3 @@ def frozen(freezes: Iterable[Freeze], step: Step) -> Refused | None:
 def in_words(freezes: Iterable[Freeze]) -> str:
     """All freezes in one line, or ""."""
     return "; ".join(each.text for each in freezes)
-
-
-def from_epoch(until_s: int) -> datetime:
-    """The end of a freeze, from seconds since the epoch."""
-    return datetime.fromtimestamp(until_s, UTC)

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Protocol
 
 from msgspec import Struct
@@ -14,6 +14,7 @@ from msgspec import Struct
 from healthd.core.errors import BackendUnknown
 from healthd.remediation.decide.remediation import is_our_text
 from healthd.remediation.orchestrators.slurm.reasons import as_written
+from healthd.remediation.records.handoff import epoch_time
 
 ACTION_REBOOT, ACTION_REPLACE = "Action:Reboot", "Action:Replace"
 """The reasons that HyperPod acts upon, to the letter; it ignores any other reason (SageMaker AI Developer Guide,
@@ -31,7 +32,6 @@ machine starts (aws-parallelcluster-node, clustermgtd.py, _handle_unhealthy_stat
 
 _HELD = ("DRAIN", "DOWN", "FAIL", "REBOOT", "POWER", "INVALID")
 _RECORD = re.compile(r"NodeName=(\S+) .*? State=(\S+)")
-_EPOCH = re.compile(r"[0-9]{1,11}")
 _REASON = re.compile(r" Reason=(.*?) \[[^\[\]@\s]+@[^\]\s]+\]")
 
 
@@ -82,7 +82,7 @@ def read_node(scontrol: Scontrol, node: str) -> SlurmNode:
         reason=as_written(reason[1]) if reason and is_held else "",
         address=_field(fields, "NodeAddr"),
         features=frozenset(filter(None, _field(fields, "ActiveFeatures").split(","))),
-        booted=datetime.fromtimestamp(int(booted), UTC) if _EPOCH.fullmatch(booted) else None,
+        booted=epoch_time(booted),
     )
 
 

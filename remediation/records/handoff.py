@@ -184,20 +184,20 @@ class HandoffRecord(Struct, frozen=True, kw_only=True):
             "asks" if self.asks else "does": self.remedy or "",
             "withdrew": self.withdrawn or "",
             "attempt": str(self.attempt or ""),
-            "asked": _epoch(self.asked),
+            "asked": epoch_text(self.asked),
             "next": ",".join(self.following),
             "became": word(self.became),
-            self.answer or "": _epoch(self.answered) if self.answer else "",
+            self.answer or "": epoch_text(self.answered) if self.answer else "",
             "boot": word(self.boot),
             "bundle": word(self.evidence),
             "revision": word(self.revision),
-            "replaced": _epoch(self.replaced),
-            "slept": _epoch(self.slept),
-            "awake": _epoch(self.awake),
-            "watched": _epoch(self.watched),
+            "replaced": epoch_text(self.replaced),
+            "slept": epoch_text(self.slept),
+            "awake": epoch_text(self.awake),
+            "watched": epoch_text(self.watched),
             "gaveup": word(self.given_up),
             "code": word(self.code),
-            "since": _epoch(self.since),
+            "since": epoch_text(self.since),
             "driver": word(self.driver),
             "kernel": word(self.kernel),
             "image": word(self.image),
@@ -219,7 +219,7 @@ def parse(text: str) -> HandoffRecord | None:
     for each in listed.split():
         key, _, value = each.partition("=")
         words.setdefault(key, value)
-    answer = next((each for each in RequestAnswer if _time(words.get(each))), None)
+    answer = next((each for each in RequestAnswer if epoch_time(words.get(each))), None)
     return HandoffRecord(
         remediation_id=words.get("case", ""),
         machine=words.get("machine", ""),
@@ -227,21 +227,21 @@ def parse(text: str) -> HandoffRecord | None:
         asks=_remedy(words.get("asks", "")) is not None,
         withdrawn=_remedy(words.get("withdrew", "")),
         attempt=int(number) if (number := words.get("attempt", "")) and _EPOCH.fullmatch(number) else 0,
-        asked=_time(words.get("asked")),
+        asked=epoch_time(words.get("asked")),
         following=tuple(left for name in words.get("next", "").split(",") if (left := _remedy(name)) is not None),
         became=words.get("became", ""),
         answer=answer,
-        answered=_time(words.get(answer)) if answer else None,
+        answered=epoch_time(words.get(answer)) if answer else None,
         boot=words.get("boot", ""),
         evidence=words.get("bundle", ""),
         revision=words.get("revision", ""),
-        replaced=_time(words.get("replaced")),
-        slept=_time(words.get("slept")),
-        awake=_time(words.get("awake")),
-        watched=_time(words.get("watched")),
+        replaced=epoch_time(words.get("replaced")),
+        slept=epoch_time(words.get("slept")),
+        awake=epoch_time(words.get("awake")),
+        watched=epoch_time(words.get("watched")),
         given_up=words.get("gaveup", ""),
         code=words.get("code", ""),
-        since=_time(words.get("since")),
+        since=epoch_time(words.get("since")),
         driver=words.get("driver", ""),
         kernel=words.get("kernel", ""),
         image=words.get("image", ""),
@@ -359,6 +359,16 @@ def plain(text: str) -> str:
     return kept[:_MESSAGE_CHARACTERS].strip()
 
 
+def epoch_time(text: str | None) -> datetime | None:
+    """The time of whole seconds since the epoch; None for a text that is none."""
+    return datetime.fromtimestamp(int(text), UTC) if text and _EPOCH.fullmatch(text) else None
+
+
+def epoch_text(at: datetime | None) -> str:
+    """A time as whole seconds since the epoch; "" for None."""
+    return str(int(at.timestamp())) if at is not None else ""
+
+
 def instance_of(machine: str) -> str:
     """The instance id in what a provisioner calls a machine: ``i-…``, or ``i-…@<launch time>`` where it can move."""
     return machine.partition("@")[0]
@@ -378,8 +388,8 @@ def _remedy(name: str, among: Sequence[Remedy] = _ASKED) -> Remedy | None:
 
 
 def _entry(past: PastRepair) -> str:
-    last = [_epoch(past.back), past.revision] if past.revision else [_epoch(past.back)] if past.back else []
-    return ":".join([past.act, _epoch(past.at), re.sub("[:,]", "_", word(past.code)), past.outcome, *last])
+    last = [epoch_text(past.back), past.revision] if past.revision else [epoch_text(past.back)] if past.back else []
+    return ":".join([past.act, epoch_text(past.at), re.sub("[:,]", "_", word(past.code)), past.outcome, *last])
 
 
 def _history(text: str) -> tuple[PastRepair, ...]:
@@ -398,16 +408,8 @@ def _kept(history: Sequence[PastRepair]) -> tuple[PastRepair, ...]:
 
 def _past(text: str) -> PastRepair | None:
     found = _PAST_ENTRY.fullmatch(text)
-    at = _time(found[2]) if found else None
+    at = epoch_time(found[2]) if found else None
     if found is None or at is None:
         return None
-    outcome, back, revision = RepairResult(found[4]), _time(found[5]), found[6] or ""
+    outcome, back, revision = RepairResult(found[4]), epoch_time(found[5]), found[6] or ""
     return PastRepair(act=PastAct(found[1]), at=at, code=found[3], outcome=outcome, back=back, revision=revision)
-
-
-def _time(value: str | None) -> datetime | None:
-    return datetime.fromtimestamp(int(value), UTC) if value and _EPOCH.fullmatch(value) else None
-
-
-def _epoch(at: datetime | None) -> str:
-    return str(int(at.timestamp())) if at is not None else ""

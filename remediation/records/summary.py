@@ -13,14 +13,14 @@ they come.
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import datetime
 from enum import StrEnum
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from healthd.core.model import Mode
-from healthd.remediation.records.handoff import plain, word
+from healthd.remediation.records.handoff import epoch_text, epoch_time, plain, word
 
 PREFIX = "healthd"
 MOST_BYTES = 180
@@ -87,9 +87,9 @@ class NodeSummary(Struct, frozen=True, kw_only=True):
         """One line of at most ``most`` bytes, without ``|`` and quotes. The note is cut to what is left."""
         words = {  # what must not be cut comes first
             "state": self.state,
-            "at": _epoch(self.at),
+            "at": epoch_text(self.at),
             "stopped": "1" if self.stopped else "",
-            "since": _epoch(self.since),
+            "since": epoch_text(self.since),
             "mode": self.mode or "",
             "step": self.step,
             "code": _word(self.code, 48),
@@ -123,13 +123,13 @@ def parse_summary(text: str) -> NodeSummary | None:
         return None
     return NodeSummary(
         state=NodeState(words["state"]),
-        at=_time(words.get("at", "")),
+        at=epoch_time(words.get("at", "")),
         stopped=words.get("stopped", "") == "1",
         code=words.get("code", ""),
         component=words.get("on", "").replace("_", " "),
         more=int(more) if (more := words.get("more", "")).isascii() and more.isdigit() and len(more) < 6 else 0,
         mode=Mode(words["mode"]) if words.get("mode") in set(Mode) else None,
-        since=_time(words.get("since", "")),
+        since=epoch_time(words.get("since", "")),
         instance_type=words.get("type", ""),
         step=words.get("step", ""),
         job=words.get("job", ""),
@@ -142,11 +142,3 @@ def parse_summary(text: str) -> NodeSummary | None:
 def _word(text: str, most: int) -> str:
     """A text as one word of at most so many characters, which JSON takes as it is."""
     return word(text).replace("\\", "/")[:most]
-
-
-def _time(value: str) -> datetime | None:
-    return datetime.fromtimestamp(int(value), UTC) if value.isascii() and value.isdigit() and len(value) < 12 else None
-
-
-def _epoch(at: datetime | None) -> str:
-    return str(int(at.timestamp())) if at is not None else ""

@@ -13,9 +13,9 @@ from datetime import datetime
 from urllib.parse import quote, unquote
 
 from healthd.core.hostlist import folded, unfolded
-from healthd.remediation.decide.freeze import from_epoch
-from healthd.remediation.orchestrators.slurm.slots import END, HEAD, creation, freeze_creation, records
+from healthd.remediation.orchestrators.slurm.slots import HEAD, creation, ends_of, freeze_creation, records
 from healthd.remediation.records.domain_fence import DomainFence
+from healthd.remediation.records.handoff import epoch_time
 from healthd.remediation.records.incident_notices import LASTS, IncidentNotice, IncidentNotices
 
 WATCH = "healthd-incidents"
@@ -91,12 +91,9 @@ def _shown(names: Iterable[str], ends: Mapping[str, datetime], now: datetime) ->
 
 
 def _ends(answer: str) -> Iterator[tuple[str, datetime]]:
-    for record in records(answer):
-        name = record.removeprefix(HEAD).partition(" StartTime=")[0]
-        end = END.search(record)
-        is_ours = name == WATCH or name.startswith(INCIDENT)
-        if is_ours and end is not None and " State=INACTIVE" not in record:
-            yield name, from_epoch(int(end[1]))
+    for name, end in ends_of(answer):
+        if end is not None and (name == WATCH or name.startswith(INCIDENT)):
+            yield name, end
 
 
 def _notice(name: str, until: datetime) -> IncidentNotice | None:
@@ -104,12 +101,12 @@ def _notice(name: str, until: datetime) -> IncidentNotice | None:
     if len(fields) < 5 or fields[1] not in (_CRITICAL, _WARNING):
         return None
     id_, severity, began, hosts, root = fields
-    if not (began.isascii() and began.isdigit() and len(began) < 12):
+    if (at := epoch_time(began)) is None:
         return None
     return IncidentNotice(
         id=id_,
         root=unquote(root),
-        began=from_epoch(int(began)),
+        began=at,
         nodes=frozenset(unfolded(hosts.replace("+", ","))),
         critical=severity == _CRITICAL,
         until=until,

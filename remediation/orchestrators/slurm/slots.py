@@ -12,11 +12,14 @@ Texts and behaviour: Slurm 22.05.8 with a real slurmctld; tests/live/slurm/test_
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from datetime import datetime
 
 from healthd.core.errors import BackendRefused, BackendUnknown
 from healthd.core.hostlist import unfolded
-from healthd.remediation.decide.freeze import Freeze, from_epoch
+from healthd.remediation.decide.freeze import Freeze
 from healthd.remediation.ports import Slot
+from healthd.remediation.records.handoff import epoch_time
 
 DUPLICATE = "Duplicate reservation name"
 """scontrol's text when the slot is taken."""
@@ -106,7 +109,7 @@ FREEZE = "healthd-freeze:"
 """The beginning of the name of a freeze. It has no nodes, so that it keeps no job off; its name has the reason and the
 user, because Comment= came with 23.02; slurmctld ends it by itself."""
 _PLAIN = re.compile(r"[^A-Za-z0-9_.-]+")
-END = re.compile(r" EndTime=(\d{1,11}) ")
+_END = re.compile(r" EndTime=(\d{1,11}) ")
 _FREEZE_CHARACTERS = 80
 
 
@@ -134,15 +137,19 @@ def parse_freezes(answer: str) -> dict[str, Freeze]:
     """The freezes that are on, by the names of their reservations. From the list of the slots. Any
     reservation of such a name is one, whatever it reserves."""
     found = {}
-    for record in records(answer):
-        name = record.removeprefix(HEAD).partition(" StartTime=")[0]
-        if not name.startswith(FREEZE) or " State=INACTIVE" in record:
-            continue
-        reason, _, by = name.removeprefix(FREEZE).partition(":")
-        end = END.search(record)
-        until = from_epoch(int(end[1])) if end is not None else None
-        found[name] = Freeze(reason=reason.replace("_", " "), until=until, by=by)
+    for name, until in ends_of(answer):
+        if name.startswith(FREEZE):
+            reason, _, by = name.removeprefix(FREEZE).partition(":")
+            found[name] = Freeze(reason=reason.replace("_", " "), until=until, by=by)
     return found
+
+
+def ends_of(answer: str) -> Iterator[tuple[str, datetime | None]]:
+    """The name of each reservation that is on, and its end."""
+    for record in records(answer):
+        if " State=INACTIVE" not in record:
+            end = _END.search(record)
+            yield record.removeprefix(HEAD).partition(" StartTime=")[0], epoch_time(end[1]) if end else None
 
 
 def records(answer: str) -> list[str]:

@@ -7,9 +7,10 @@ from datetime import UTC, datetime
 from msgspec.structs import replace
 
 from healthd.core.model import Mode, Refusal, Step
-from healthd.remediation.decide.freeze import Freeze, from_epoch, frozen, in_words
+from healthd.remediation.decide.freeze import Freeze, frozen, in_words
 from healthd.remediation.decide.policy import Question, Rules, question
 from healthd.remediation.orchestrators.slurm.slots import freeze_creation, freeze_name, parse_freezes, parse_slots
+from healthd.remediation.records.handoff import epoch_time
 from tests.support.judgement import UNCONTAINED, at
 
 UNTIL = datetime(2026, 1, 1, 4, tzinfo=UTC)
@@ -53,9 +54,9 @@ def test_a_decision_is_held_where_the_drain_is_forbidden() -> None:
 def test_slurm_lists_it_as_a_reservation_without_nodes() -> None:
     """Its end is the reservation's, its reason and user are in the name; it is no slot."""
     assert parse_freezes(LISTED) == {
-        "healthd-freeze:driver_rollout:alice": replace(FREEZE, until=from_epoch(1767240000))
+        "healthd-freeze:driver_rollout:alice": replace(FREEZE, until=epoch_time("1767240000"))
     }
-    assert from_epoch(1767240000) == UNTIL
+    assert epoch_time("1767240000") == UNTIL
     assert parse_slots(LISTED) == ()
     assert parse_freezes(LISTED.replace("State=ACTIVE", "State=INACTIVE")) == {}
     assert parse_freezes("No reservations in the system\n") == {}
