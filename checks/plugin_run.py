@@ -136,7 +136,7 @@ def _run(node: Node, plugin: Plugin, max_characters: int) -> Iterator[Finding]:
             code=f"plugin.{plugin.name}",
             severity=Severity.CRITICAL if plugin.critical else PROBLEM.severity,
             remedy=PROBLEM.remedy,
-            component=_component(report),
+            component=Component.named(str(report.get("component") or NODE)),
             message=message or f"plug-in {plugin.name} found a problem and printed no message",
             evidence={"plugin": plugin.name, "command": list(plugin.command), "exit": answer.code, **_evidence(report)},
         )
@@ -145,11 +145,6 @@ def _run(node: Node, plugin: Plugin, max_characters: int) -> Iterator[Finding]:
 def _line(answer: CommandResult) -> Mapping[str, Any]:
     first = next((line.strip() for line in answer.stdout.splitlines() if line.strip()), "")
     return {"status": answer.code, "message": first}
-
-
-def _component(report: Mapping[str, Any]) -> Component:
-    kind, _, where = str(report.get("component") or NODE).partition(":")
-    return Component(kind=kind, id=where)
 
 
 def _evidence(report: Mapping[str, Any]) -> Mapping[str, Any]:

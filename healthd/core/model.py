@@ -222,6 +222,12 @@ class Component(Struct, frozen=True, kw_only=True):
     id: str = ""
     aliases: tuple[str, ...] = ()
 
+    @classmethod
+    def named(cls, text: str) -> Component:
+        """The component of a text such as ``gpu:GPU-<uuid>`` or ``node``."""
+        kind, _, name = text.partition(":")
+        return cls(kind=kind, id=name)
+
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Component) and (self.kind, self.id) == (other.kind, other.id)
 

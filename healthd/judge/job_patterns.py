@@ -159,7 +159,7 @@ def _found(
             yield _straggler(first, slow[key_of(first)], f"all {len(bad)} of {node}: {first.label}", NODE)
         else:
             for each in bad:
-                yield _straggler(each, slow[key_of(each)], each.label, component_named(each.component))
+                yield _straggler(each, slow[key_of(each)], each.label, Component.named(each.component))
 
 
 def _straggler(
@@ -182,12 +182,6 @@ def _straggler(
         component, message, node=device.node, traits=numbers, limit_source="healthd's simulated fleet"
     )
     return JobFinding(node=device.node, label=label, finding=finding)
-
-
-def component_named(text: str) -> Component:
-    """``gpu:GPU-…`` as a component."""
-    kind, _, name = text.partition(":")
-    return Component(kind=kind, id=name)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -283,7 +277,7 @@ def _hang(odd: Sequence[DeviceReadings], states: Mapping[str, _State], gpus: int
         f"collective, and {label} of {first.node} {doing} {power}: the rank there is not in it"
     )
     finding = HANG.at(
-        component_named(first.component) if len(odd) == 1 else NODE,
+        Component.named(first.component) if len(odd) == 1 else NODE,
         message,
         node=first.node,
         not_in_it=[each.component for each in odd],

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from healthd.core.check import Check, FindingCode, declared_by, discover, judged
 from healthd.core.errors import SourceUnreadable
@@ -59,7 +60,7 @@ class PastStore(Struct, kw_only=True):
             raise SourceUnreadable(f"{self.path}: not an event store of healthd: {error}") from error
 
     def _outcome(self, at: datetime, data: Mapping[str, Any], checks: Mapping[str, Check]) -> Outcome:
-        code, component = str(data["code"]), _component(str(data["component"]))
+        code, component = str(data["code"]), Component.named(str(data["component"]))
         if (found := declared_by(code, checks.values())) is None:
             raise KeyError(code)  # no check finds it any more
         check, known = found
@@ -95,32 +96,13 @@ def open_store(path: Path) -> PastStore:
 
 
 def _finding(found: tuple[str, Component], check: Check, known: FindingCode, line: Any, at: datetime) -> Finding:
-    """The finding as this version would make it: from its kernel line where there is one."""
+    """The finding as this version would make it: from its kernel line where there is one. On the component in the
+    store, and it counts at once: its hold-down was over by then."""
     code, component = found
+    finding = known.at(component, known.meaning, time=at)
     if check.on == "kernel" and isinstance(line, str):
         record = KernelRecord(boot_id="", sequence=0, time=at, text=line)
         node = PastNode(name="", kernel_records=(record,))
-        same = [each for each in run_check(check, node, check.settings()).result.findings if each.code == code]
-        if same:
-            return _at(same[0], component)
-    return _at(known.at(component, known.meaning, time=at), component, code)
-
-
-def _at(finding: Finding, component: Component, code: str = "") -> Finding:
-    """The finding on the component in the store. It counts at once: its hold-down was over by then."""
-    return Finding(
-        code=code or finding.code,
-        severity=finding.severity,
-        component=component,
-        message=finding.message,
-        remedy=finding.remedy,
-        evidence=finding.evidence,
-        time=finding.time,
-        clears_by=finding.clears_by,
-        symptom_of=finding.symptom_of,
-    )
-
-
-def _component(text: str) -> Component:
-    kind, _, name = text.partition(":")
-    return Component(kind=kind, id=name)
+        findings = run_check(check, node, check.settings()).result.findings
+        finding = next((each for each in findings if each.code == code), finding)
+    return replace(finding, code=code, component=component, lasting_s=0.0, repeats=None)

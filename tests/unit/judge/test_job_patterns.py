@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 import pytest
 from msgspec.structs import replace
 
-from healthd.core.model import REMEDY_RANK, Remedy, Severity
+from healthd.core.model import REMEDY_RANK, Component, Remedy, Severity
 from healthd.judge import job_patterns
-from healthd.judge.job_patterns import CODES, QUIET_S, all_wait, component_named, found, hangs, stragglers
+from healthd.judge.job_patterns import CODES, QUIET_S, all_wait, found, hangs, stragglers
 from healthd.judge.peers import DeviceReadings, Samples
 
 POWER, CLOCK, LOAD = "gpu_power_w", "gpu_sm_clock_mhz", "gpu_utilization_ratio"
@@ -268,6 +268,6 @@ def test_a_job_that_never_had_traffic_is_not_judged() -> None:
 
 def test_components_keep_their_names() -> None:
     """As the node wrote them."""
-    assert str(component_named("gpu:GPU-7")) == "gpu:GPU-7"
-    assert str(component_named("node")) == "node"
+    assert str(Component.named("gpu:GPU-7")) == "gpu:GPU-7"
+    assert str(Component.named("node")) == "node"
     assert job_patterns.QUIET_S == 600.0
