@@ -44,7 +44,7 @@ from pathlib import Path
 config, scripts = map(Path, sys.argv[1:])
 groups = json.loads((config / "resource_config.json").read_text())["InstanceGroups"]
 ours = os.environ["HEALTHD_ADDRESSES"].split()
-mine = [g["Name"] for g in groups for i in g.get("Instances", []) if i.get("CustomerIpAddress") in ours]
+mine = [g["Name"] for g in groups for i in g.get("Instances") or [] if i.get("CustomerIpAddress") in ours]
 named = {}
 for folder in (scripts, config):
     if (folder / "provisioning_parameters.json").exists():

@@ -119,7 +119,8 @@ def hyperpod(group: str) -> Callable[[Node], None]:
     def lay(node: Node) -> None:
         mine = {"Name": group, "Instances": [{"InstanceName": "i", "CustomerIpAddress": "10.0.0.7"}]}
         other = {"Name": "rest", "Instances": [{"CustomerIpAddress": "10.0.0.8"}]}
-        node.file("opt/ml/config/resource_config.json", json.dumps({"InstanceGroups": [other, mine]}))
+        empty = {"Name": "spare", "Instances": None}
+        node.file("opt/ml/config/resource_config.json", json.dumps({"InstanceGroups": [empty, other, mine]}))
         named = {"controller_group": "head", "login_group": "login", "worker_groups": []}
         (node.scripts / "provisioning_parameters.json").write_text(json.dumps(named))
 
