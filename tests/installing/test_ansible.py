@@ -15,7 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
+from healthd.config.environment import service_variables
 from tests.installing.machine import Machine, booted, clean_root
 from tests.support.debian_root import CACHE
 from tests.support.limits import limit_s
@@ -73,6 +75,24 @@ def test_ansible_lint_finds_nothing(tools: Path) -> None:
     """The role and the example pass its strictest profile."""
     done = ansible(tools, "ansible-lint", "--offline", "--profile", "production", "-q")
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_an_environment_is_read_back_as_it_was_given(tools: Path, tmp_path: Path) -> None:
+    """systemd takes backslashes and outer quotes of a bare value away: another value than the role has validated."""
+    given = {
+        "HEALTHD_A": '["/fsx", "/a b"]',
+        "HEALTHD_B": r"\d+ \"x\" $HOME `id`",
+        "HEALTHD_C": "'quoted'",
+        "HEALTHD_D": "observe",
+    }
+    tasks = yaml.safe_load((ANSIBLE / "roles/healthd/tasks/configure.yml").read_text())
+    (task,) = (each for each in tasks if each["name"] == "Write the environment")
+    copy = {"content": task["ansible.builtin.copy"]["content"], "dest": str(tmp_path / "environment")}
+    variables = json.dumps({"healthd_environment": given})
+    words = ("localhost", "-c", "local", "-m", "ansible.builtin.copy", "-a", json.dumps(copy), "-e", variables)
+    done = ansible(tools, "ansible", *words)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert service_variables((tmp_path / "environment").read_text()) == given
 
 
 class Play:
