@@ -172,8 +172,10 @@ def _leaf(
 def _unknown_advice(key: Key, value: Any, place: ConfigLocation, allowed: Table) -> str:
     """A similar name at the same place, of a value for a value; else the one place that has this name; else a section
     for a value, or the reverse; else the list of names."""
-    if len(key) == 2 and isinstance(value, dict) and (name := f"{key[1]}.{next(iter(value), '')}") in allowed["checks"]:
-        return f'the name of a check is quoted: write [{place.header}checks."{name}"]'
+    names = (key[-1], f"{key[-1]}.{next(iter(value), '')}") if isinstance(value, dict) else ()
+    if name := next((each for each in names if each in allowed["checks"]), ""):
+        why = "the name of a check is quoted" if key[0] == "checks" else "the settings of a check stand below checks"
+        return f'{why}: write [{place.header}checks."{name}"]'
     table: Any = allowed
     for part in key[:-1]:
         table = table[part]

@@ -249,6 +249,8 @@ def test_all_mistakes_are_told_at_once(tmp_path: Path) -> None:
         ("[budget]\nsetle_s = 1\n", "budget.setle_s: no such key; did you mean budget.settle_s?"),
         ('[checks."gpu.eec"]\n', 'checks."gpu.eec": no such check; did you mean checks."gpu.ecc"?'),
         ("[checks.gpu.ecc]\n", 'the name of a check is quoted: write [checks."gpu.ecc"]'),
+        ("[gpu.ecc]\n", 'the settings of a check stand below checks: write [checks."gpu.ecc"]'),
+        ('["gpu.ecc"]\n', 'the settings of a check stand below checks: write [checks."gpu.ecc"]'),
         ('[checks."gpu.ecc"]\nmax_correctible = 1\n', 'did you mean checks."gpu.ecc".max_correctable?'),
         ("daemon = 3\n", "daemon = 3: expected a section, not a value; write [daemon] and its keys below"),
         ("[daemon]\nworkers = true\n", "daemon.workers = true: expected a whole number"),
