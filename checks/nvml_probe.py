@@ -38,8 +38,8 @@ def nvml_probe(node: Node, settings: NvmlProbeSettings) -> Result:
     The check makes one light request. No answer before the deadline is unknown, and a fault only once NVML has been
     silent for long enough: NVML has one lock for all GPUs, so a call that hangs blocks all others, and those of the
     next job with them. While healthd itself keeps NVML paused (after XID 79, 119 or 120) silence means nothing. A
-    worker of healthd's that crashes, or that is still initialising NVML (it may take half a minute), is unknown and no
-    silence. The gpu checks judge the answers of single GPUs.
+    worker of healthd's that crashes, or that is still initialising NVML and the GPUs (it may take a minute), is unknown
+    and no silence. The gpu checks judge the answers of single GPUs.
 
     Sources: open-gpu-kernel-modules (GSP RPC time-out 6 s; reset required after three, from branch 580); DCGM 4.6
     DcgmCacheManager.cpp (stops all NVML calls after XID 119).

@@ -57,11 +57,22 @@ class NvmlFamily:
         self._stale = False
 
     def warm_up(self) -> None:
-        """Initialise before the first question, so that it does not use up the question's deadline."""
+        """Initialise before the first question, so that it does not use up the question's deadline: the library, and by
+        its first handle each GPU, which takes 1 to 3 s each where no persistence daemon keeps them initialised.
+
+        Sources: NVML API, nvmlInit_v2 ("don't initialize any GPUs yet"); NVIDIA Driver Persistence, Overview.
+        """
         try:
             self._open()
+            count = self._whole("nvmlDeviceGetCount", self._library.count)
         except (SourceMissing, SourceUnreadable):
             self.worn = False  # the question that follows meets the same error, and reports it
+            return
+        for index in range(count):
+            try:  # noqa: SIM105 - as below
+                self._library.handle(index)
+            except NvmlError:
+                pass  # as above
 
     def answer(self, op: str, args: Mapping[str, Any]) -> Any:
         """Answer one question. Raises SourceMissing or SourceUnreadable when NVML as a whole does not answer."""

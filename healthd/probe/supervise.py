@@ -4,7 +4,7 @@ The rules: one question in flight; at its deadline the worker is killed; one tha
 never waited on, and no new worker starts while it lives; a lost worker is replaced after a back-off of 1, 2, 4 … 60 s
 that the next answer resets; questions can be paused. Nothing here judges a stall: ``state()`` reports how long it has
 lasted. Silence alone is a stall: a worker that crashes, one that still starts within its grace, and paused time are
-none.
+none. The start after a worker that had answered does not prolong a stall either, unless it outlasts its grace.
 """
 
 from __future__ import annotations
@@ -101,6 +101,7 @@ class Probe:
         self._stalls = 0
         self._retry_at = 0.0
         self._stalled_since: float | None = None
+        self._may_start_slowly = False
         self._paused_until = 0.0
         self._pause_reason = ""
         self._trouble = ""
@@ -159,8 +160,9 @@ class Probe:
         self.reap()
         now = self._clock()
         stalled_since, paused_s = self._stalled_since, max(0.0, self._paused_until - now)
+        silent_until = self._started_at if self._may_start_slowly and self._starts_in_its_grace() else now
         return ProbeState(
-            stalled_s=0.0 if stalled_since is None else max(0.0, now - stalled_since),
+            stalled_s=0.0 if stalled_since is None else max(0.0, silent_until - stalled_since),
             paused_s=paused_s,
             reason=self._pause_reason if paused_s else self._trouble,
             abandoned=sum(not child.gone() for child in tuple(self._abandoned)),
@@ -250,9 +252,8 @@ class Probe:
             self._dispose()
             return SourceBusy(f"{self._name} probe: healthd ended the worker on purpose during {op!r}; ask again")
         self._stalls += trouble is ChildTrouble.SILENT
-        age_s = self._clock() - self._started_at
-        if trouble is ChildTrouble.SILENT and not child.ready and age_s < self._start_grace_s:
-            self._trouble = f"the worker is still starting after {age_s:.1f} s"
+        if trouble is ChildTrouble.SILENT and self._starts_in_its_grace():
+            self._trouble = f"the worker is still starting after {self._clock() - self._started_at:.1f} s"
             return SourceTimeout(f"{self._name} probe: {self._trouble}; it may take up to {self._start_grace_s:g} s")
         if trouble is not ChildTrouble.SILENT:
             self._stalled_since = None
@@ -260,6 +261,7 @@ class Probe:
             # At most the deadline ago: it is longer only where this process stood still.
             self._stalled_since = max(asked_at, self._clock() - deadline_s)
         self._trouble = self._describe(child, trouble, op, deadline_s)
+        self._may_start_slowly = child.ready  # one that did not come to be ready has used that up
         gone = self._dispose()
         self._losses += 1
         self._retry_at = self._clock() + pause_s(self._losses, first_s=1.0, longest_s=MAX_BACKOFF_S)
@@ -280,6 +282,10 @@ class Probe:
                 return f"{end}: {message}" if message else end
 
     # -- the worker ---------------------------------------------------------------------------------------------------
+
+    def _starts_in_its_grace(self) -> bool:
+        child = self._child
+        return child is not None and not child.ready and self._clock() - self._started_at < self._start_grace_s
 
     def _running_child(self) -> Child:
         if self._child and self._child.gone():

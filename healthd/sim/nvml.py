@@ -13,6 +13,7 @@ skipped. The keys:
     gpuN.uuid               GPU-…; the GPUs are 0, 1, 2 … up to the first N without a UUID
     gpuN.pci                00000000:53:00.0, as NVML writes it
     gpuN.fault              none | lost | reset_required | unknown_error | hang SECONDS | crash
+    gpuN.starts_s           seconds that its first handle takes; left out: 0, as a persistence daemon runs
     gpuN.field.ID           what nvmlDeviceGetFieldValues answers; gpuN.field.ID/SCOPE for one scope (a link)
     gpuN.nvmlDeviceGet…     what that call answers; with arguments, if there are any: nvmlDeviceGetTotalEccErrors(1,0).
                             Without them the line stands for all arguments that have no line of their own
@@ -119,6 +120,7 @@ class SimNvml:
         self._seen: tuple[int, int, int] | None = None
         self._state: dict[str, str] = {}
         self._initialised = False
+        self._gpus = set[int]()
 
     def initialise(self) -> None:
         """Read the state and begin."""
@@ -133,6 +135,7 @@ class SimNvml:
         """End; everything is refused until the next beginning."""
         self._enter()
         self._initialised = False
+        self._gpus.clear()
 
     def count(self) -> int:
         """The GPUs that are known, a lost one included."""
@@ -154,6 +157,9 @@ class SimNvml:
         fault = self._state.get(f"gpu{index}.fault", "none")
         if fault in ("lost", "unknown_error"):
             raise NvmlError(_GPU_FAULTS[fault])
+        if index not in self._gpus:
+            time.sleep(float(self._state.get(f"gpu{index}.starts_s", 0)))
+            self._gpus.add(index)
         return index
 
     def identity(self, handle: int) -> tuple[str, str]:

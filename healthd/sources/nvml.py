@@ -26,8 +26,9 @@ class NvmlSource:
 
     ``library``: "" lets pynvml find ``libnvidia-ml.so.1``; a path is that shared object; a path that ends in ``.sim``
     is the state file of the simulated library (``healthd.sim.nvml``). ``deadline_s`` is per request.
-    ``start_grace_s``: how long a worker may take to initialise NVML before it is killed; requests still end at their
-    deadline. ``clock`` returns monotonic seconds. ``module``: the family of the worker; a drill has another.
+    ``start_grace_s``: how long a worker may take to initialise NVML and all GPUs before it is killed; requests still
+    end at their deadline. ``clock`` returns monotonic seconds. ``module``: the family of the worker; a drill has
+    another.
     """
 
     def __init__(
@@ -35,7 +36,7 @@ class NvmlSource:
         *,
         library: str = "",
         deadline_s: float = 5.0,
-        start_grace_s: float = 30.0,
+        start_grace_s: float = 60.0,
         clock: Callable[[], float] = time.monotonic,
         module: str = "healthd.probe.nvml_ops",
     ) -> None:

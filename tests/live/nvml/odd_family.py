@@ -7,16 +7,22 @@ import ctypes
 import os
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from healthd.core import errors
 
 
 def family(arguments: Sequence[str]) -> OddFamily:
-    """Arguments: ``slow_start SECONDS`` sleeps before it is ready; ``broken`` cannot even begin."""
+    """Arguments: ``slow_start SECONDS`` sleeps before it is ready, ``slow_restart SECONDS FILE`` only where another one
+    began before it; ``broken`` cannot even begin."""
     match list(arguments):
         case ["slow_start", seconds]:
             time.sleep(float(seconds))
+        case ["slow_restart", seconds, file]:
+            if Path(file).exists():
+                time.sleep(float(seconds))
+            Path(file).touch()
         case ["broken"]:
             raise ImportError("libodd.so: cannot open shared object file")
     return OddFamily()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable
@@ -196,6 +197,20 @@ def test_a_library_that_hangs_while_it_starts_is_left_its_grace(machine: Any, cl
     machine.becomes(HEALTHY)
     clock.advance(1)
     assert len(source.ask(REMAPPED)) == 8
+
+
+def test_gpus_that_nobody_keeps_initialised_have_their_time(machine: Any, clock: Any) -> None:
+    """Eight times a second, with five for an answer: unknown until they are there, and never a stall."""
+    machine.becomes({**HEALTHY, **{f"gpu{index}.starts_s": "1" for index in range(8)}})
+    source = machine.source(deadline_s=5.0, clock=clock)
+    with pytest.raises(SourceTimeout, match="still starting"):
+        source.ask(REMAPPED)
+    pid, until = source.worker_pid(), time.monotonic() + limit_s(30)
+    while time.monotonic() < until:
+        with contextlib.suppress(SourceTimeout):
+            assert len(source.ask(REMAPPED)) == 8
+            break
+    assert (source.worker_pid(), source.state().stalled_s) == (pid, 0.0)
 
 
 def test_a_driver_that_lost_its_state_is_initialised_again(machine: Any) -> None:

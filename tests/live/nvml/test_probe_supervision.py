@@ -474,6 +474,26 @@ def test_a_start_that_outlasts_its_grace_is_killed(make: Callable[..., Probe], c
     assert probe.state().stalled_s == 15.0, "the next one that starts late is no answer"
 
 
+def test_the_start_after_one_that_had_answered_is_no_silence(
+    make: Callable[..., Probe], clock: Clock, tmp_path: Path
+) -> None:
+    """One answer that took too long, and a driver that takes half a minute to begin, are no minute of silence; a start
+    that outlasts its grace is, from the first question on."""
+    probe = make("slow_restart", "60", str(tmp_path / "began"), start_grace_s=30)
+    ask(probe, "echo")
+    with pytest.raises(SourceTimeout, match="was killed"):
+        ask(probe, "sleep", deadline_s=0.2, seconds=60)
+    clock.advance(1)
+    with pytest.raises(SourceTimeout, match="still starting"):
+        ask(probe, "echo", deadline_s=0.2)
+    clock.advance(29)
+    assert probe.state().stalled_s == 1.0
+    clock.advance(1)
+    with pytest.raises(SourceTimeout, match="was killed"):
+        ask(probe, "echo", deadline_s=0.2)
+    assert probe.state().stalled_s == 31.0
+
+
 def test_a_worn_worker_is_replaced_without_a_back_off(make: Callable[..., Probe]) -> None:
     """A worker that says it must not be used again ends after its answer; the next question goes to a fresh one."""
     probe = make()

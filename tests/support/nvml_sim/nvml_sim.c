@@ -27,7 +27,7 @@ typedef struct { int index; } *device_t;
 
 static struct { char key[112]; char value[1536]; } lines[LINES];
 static short places[PLACES]; /* by the hash of a key: 1 + the first line that has it; 0 for none */
-static int line_count, initialised;
+static int line_count, initialised, started[GPUS];
 static struct stat seen;
 static struct { int index; } devices[GPUS];
 
@@ -82,6 +82,12 @@ static int refresh(void)
 
 /* ---- faults ---- */
 
+static void nap(double seconds)
+{
+    struct timespec until = { (time_t)seconds, (long)((seconds - floor(seconds)) * 1e9) };
+    nanosleep(&until, NULL);
+}
+
 static int suffer(const char *fault)
 {
     if (!fault || !strcmp(fault, "none")) return OK;
@@ -91,9 +97,7 @@ static int suffer(const char *fault)
     if (!strcmp(fault, "reset_required")) return RESET_REQUIRED;
     if (!strcmp(fault, "unknown_error")) return UNKNOWN;
     if (!strncmp(fault, "hang ", 5)) {
-        double seconds = atof(fault + 5);
-        struct timespec nap = { (time_t)seconds, (long)((seconds - floor(seconds)) * 1e9) };
-        nanosleep(&nap, NULL);
+        nap(atof(fault + 5));
         return OK;
     }
     if (!strcmp(fault, "crash")) raise(SIGSEGV);
@@ -199,6 +203,7 @@ int nvmlShutdown(void)
 {
     int ret = enter();
     if (!ret) initialised = 0;
+    if (!ret) memset(started, 0, sizeof started);
     return ret;
 }
 const char *nvmlErrorString(int code) { (void)code; return "simulated error"; }
@@ -239,7 +244,11 @@ int nvmlDeviceGetHandleByIndex_v2(unsigned index, device_t *out)
     if (index >= count) return INVALID_ARGUMENT;
     *out = (device_t)&devices[index];
     const char *fault = gpu_line(*out, "fault");
-    return fault && (!strcmp(fault, "lost") || !strcmp(fault, "unknown_error")) ? suffer(fault) : OK;
+    if (fault && (!strcmp(fault, "lost") || !strcmp(fault, "unknown_error"))) return suffer(fault);
+    const char *starts_s = gpu_line(*out, "starts_s");
+    if (starts_s && !started[index]) nap(atof(starts_s));
+    started[index] = 1;
+    return OK;
 }
 
 static int handle_by(const char *name, const char *wanted, device_t *out)

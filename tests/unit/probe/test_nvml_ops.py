@@ -75,6 +75,15 @@ def test_initialised_once_for_many_questions() -> None:
     assert library.log.count("init") == 1
 
 
+def test_gpus_are_initialised_before_the_first_question() -> None:
+    """nvmlInit initialises none: the first handle of each does. One that is lost is passed over."""
+    library = Library({(0, "handle"): NvmlError(15)})
+    family = NvmlFamily(library)
+    family.warm_up()
+    assert library.log == ["init", "count", "handle 0", "handle 1"]
+    assert [each["failure"] for each in ask(family)] == [[15, "GPU_IS_LOST"], None]
+
+
 def test_a_gpu_lost_half_way_is_not_asked_again() -> None:
     """Each call to a dying GPU may block for seconds: after GPU_IS_LOST the rest of its answers are that failure."""
     library = Library({(0, "nvmlDeviceGetB"): NvmlError(15)})
