@@ -58,11 +58,10 @@ _TICK_S = 0.05  # how soon the end of a child is noticed while a grandchild hold
 
 
 class Abandoned(Struct, frozen=True, kw_only=True):
-    """A child that was killed and did not die. ``since_s``: monotonic time of the kill."""
+    """A child that was killed and did not die."""
 
     pid: int
     argv: tuple[str, ...]
-    since_s: float
 
 
 def run_command(
@@ -87,6 +86,7 @@ def run_command(
 
     Raises SourceMissing (no such tool), SourceTimeout (killed at the deadline), SourceUnreadable (could not start).
     """
+    abandoned()  # what was left alone and has died since is reaped here
     argv, started_s = tuple(argv), time.monotonic()
     deadline_s = timeout_s + (started_s if since_s is None else since_s)
     environment = _environment(env)
@@ -175,7 +175,7 @@ def kill_child(child: subprocess.Popen[bytes], argv: tuple[str, ...]) -> bool:
     if _ends_within(child, REAP_S):
         return True
     with _left_lock:
-        _left[child.pid] = (Abandoned(pid=child.pid, argv=argv, since_s=time.monotonic()), child)
+        _left[child.pid] = (Abandoned(pid=child.pid, argv=argv), child)
     return False
 
 

@@ -300,6 +300,18 @@ def test_a_child_that_cannot_be_killed_is_abandoned_and_counted(hanging_fs: Hang
 
 
 @pytest.mark.kernel
+def test_a_child_that_was_left_alone_is_reaped_by_the_next_command(hanging_fs: HangingFs) -> None:
+    """A daemon whose commands hung for a night keeps no zombie of each once they have died."""
+    with pytest.raises(SourceTimeout) as error:
+        run_command(["stat", f"{hanging_fs.point}/tool"], timeout_s=0.4)
+    pid = int(str(error.value).partition("process ")[2].partition(" ")[0])
+    hanging_fs.release()
+    assert _until(lambda: not _alive(pid))
+    run_command(["true"], timeout_s=limit_s(5))
+    assert not Path(f"/proc/{pid}").exists()
+
+
+@pytest.mark.kernel
 def test_a_tool_on_a_hung_file_system_does_not_freeze_the_other_threads(hanging_fs: HangingFs) -> None:
     """The tool itself lies on the file system that hangs: the deadline holds, and other threads go on meanwhile."""
     beats: list[float] = []
