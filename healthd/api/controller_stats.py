@@ -8,7 +8,6 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from datetime import datetime
 
 from msgspec import Struct, field
 
@@ -35,7 +34,6 @@ class IncidentStatus(Struct, frozen=True, kw_only=True):
     nodes: int
     ever: int
     critical: bool
-    began: datetime
 
 
 class FenceStatus(Struct, frozen=True, kw_only=True):

@@ -31,7 +31,6 @@ _POLLS_S = (0.0005, 0.05)
 class Peer(Struct, frozen=True, kw_only=True):
     """The process at the other end. ``groups``: all groups of the process, its primary group among them."""
 
-    pid: int
     uid: int
     gid: int
     groups: frozenset[int]
@@ -55,8 +54,8 @@ class Peer(Struct, frozen=True, kw_only=True):
 
 def peer_of(client: socket.socket) -> Peer:
     """The process that connected. Raises OSError."""
-    pid, uid, gid = _PEER.unpack(client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
-    return Peer(pid=pid, uid=uid, gid=gid, groups=frozenset({gid, *_groups_of(client)}))
+    _, uid, gid = _PEER.unpack(client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
+    return Peer(uid=uid, gid=gid, groups=frozenset({gid, *_groups_of(client)}))
 
 
 def _groups_of(client: socket.socket) -> tuple[int, ...]:

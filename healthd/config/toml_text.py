@@ -19,17 +19,16 @@ from healthd.core.strict_modes import others_may_write
 MAX_BYTES = 64 * 1024
 # tomllib's time and memory grow with the square of a dotted key's parts (131,000 parts in one line: over 20 GB).
 MAX_LINE_CHARACTERS = 1_024
-_POSITION = r" \(at (?:line (\d+), column (\d+)|end of document)\)$"
+_POSITION = r" \(at (?:line (\d+), column \d+|end of document)\)$"
 
 
 class Problem(Struct, frozen=True, kw_only=True):
-    """One mistake. ``line`` and ``column`` count from 1; 0 where there is none. ``wrong`` names the expected value."""
+    """One mistake. ``line`` counts from 1; 0 where there is none. ``wrong`` names the expected value."""
 
     source: str
     wrong: str
     advice: str
     line: int = 0
-    column: int = 0
     key: str = ""
     value: str = ""
 
@@ -80,10 +79,9 @@ def parsed(text: str, source: str) -> dict[str, Any] | Problem:
 
 def _syntax(message: str, source: str, *, last_line: int) -> Problem:
     """The error of tomllib, without the position in its sentence."""
-    line = column = 0
-    if position := re.search(_POSITION, message):
-        line, column = int(position[1] or last_line), int(position[2] or 0)
+    position = re.search(_POSITION, message)
+    line = int(position[1] or last_line) if position else 0
     twice = message.startswith(("Cannot overwrite", "Cannot declare", "Cannot redefine", "Duplicate"))
     advice = "it is set twice: keep one" if twice else "correct the line; text values need quotes"
     wrong = "not TOML: " + re.sub(_POSITION, "", message)
-    return Problem(source=source, line=line, column=column, wrong=wrong, advice=advice)
+    return Problem(source=source, line=line, wrong=wrong, advice=advice)

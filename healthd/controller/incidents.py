@@ -176,5 +176,4 @@ def _status(incident: Incident, about_fence: str) -> IncidentStatus:
         nodes=len(incident.active),
         ever=len(incident.nodes),
         critical=incident.grave,
-        began=incident.began,
     )

@@ -62,13 +62,10 @@ class KeptText(Protocol):
 
 
 class StatusBoard(Protocol):
-    """Where the status is stored. Either call raises StoreError."""
+    """Where the status is stored. Raises StoreError."""
 
     def show(self, status: Mapping[str, Any]) -> None:
         """Show this one; only the controller that leads may."""
-
-    def shown(self) -> dict[str, Any] | None:
-        """The status that is shown, or None where there is none."""
 
 
 def status_of(

@@ -108,7 +108,6 @@ class Deviation(Struct, frozen=True, kw_only=True):
 class Peers(Struct, frozen=True, kw_only=True):
     """All values of one trait: by device its value, their median, and the standard deviation that is taken."""
 
-    trait: Trait
     values: Mapping[str, float]
     usual: float
     scale: float
@@ -191,9 +190,7 @@ def among_peers(
         return None
     usual = median(values.values())
     spread = _MAD_TO_SIGMA * median([abs(value - usual) for value in values.values()])
-    return Peers(
-        trait=trait, values=values, usual=usual, scale=max(spread, trait.floor, trait.floor_ratio * usual, 1e-9)
-    )
+    return Peers(values=values, usual=usual, scale=max(spread, trait.floor, trait.floor_ratio * usual, 1e-9))
 
 
 def _shares(devices: Iterable[DeviceReadings], values: Mapping[str, float]) -> dict[str, float]:

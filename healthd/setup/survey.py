@@ -41,7 +41,6 @@ class Survey(Struct, frozen=True, kw_only=True):
 
     node: str
     instance_type: str = ""
-    instance_id: str = ""
     platform: Platform | None = None
     platform_why: str = ""
     cluster: str = ""
@@ -81,7 +80,6 @@ def _surveyed(config: Config, environ: Mapping[str, str], machine: Machine, root
     return Survey(
         node=machine.name,
         instance_type=machine.identity.instance_type,
-        instance_id=machine.identity.instance_id,
         platform=platform.platform,
         platform_why=platform.why,
         cluster=platform.cluster,

@@ -55,11 +55,7 @@ class Engine:
 
     def __init__(self, dependencies: Dependencies) -> None:
         self._dependencies = dependencies
-        self._orchestrator, self._provisioner, self._slots = (
-            dependencies.orchestrator,
-            dependencies.provisioner,
-            dependencies.slots,
-        )
+        self._provisioner, self._slots = dependencies.provisioner, dependencies.slots
         self._judgement, self._remediations, self._rules, self._clock = (
             dependencies.judgement,
             dependencies.remediations,

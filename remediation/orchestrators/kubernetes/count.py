@@ -39,7 +39,6 @@ the latest, and removes it when it polls its fence next."""
 class ScopeCount(Struct, frozen=True, kw_only=True):
     """One scope as it is to be written. ``out``: the nodes that are out and hold no claim."""
 
-    scope: str
     limit: int
     total: int
     out: frozenset[str]
@@ -121,7 +120,7 @@ def count(
     nodes = seen.in_scope(budget.scope, scope_label)
     holders = {claim.node for claim in budget.claims.values()}
     out = {node.name for node in nodes if node.name not in holders and away_by(node, tolerated)}
-    return ScopeCount(scope=budget.scope, limit=out_limit(max_out, len(nodes)), total=len(nodes), out=frozenset(out))
+    return ScopeCount(limit=out_limit(max_out, len(nodes)), total=len(nodes), out=frozenset(out))
 
 
 def uncovered(nodes: Iterable[KubeNode], seen: CountedNodes, budgets: Collection[Budget]) -> dict[str, KubeNode]:

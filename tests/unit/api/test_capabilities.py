@@ -6,7 +6,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
-import os
 import socket
 import subprocess
 import threading
@@ -169,7 +168,7 @@ def test_whoever_comes_after_an_order_has_none_of_its_capabilities(agent: Agent,
     ours, theirs = socket.socketpair()
     try:
         assert sets() == OURS
-        peer = Peer(pid=os.getpid(), uid=NOBODY, gid=NOBODY, groups=frozenset({NOBODY}))
+        peer = Peer(uid=NOBODY, gid=NOBODY, groups=frozenset({NOBODY}))
         assert server._begin(_Guest(client=theirs, peer=peer, who=ClientUser(uid=NOBODY, may_act=False)))
         ours.settimeout(ANSWERS_WITHIN_S)
         ours.sendall(write_request(Request(arguments=("history",))))
