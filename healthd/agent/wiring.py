@@ -159,7 +159,7 @@ def _open_kubernetes(config: Config, node: str, environ: Mapping[str, str]) -> O
     try:
         from healthd.remediation.orchestrators.kubernetes import from_config as kubernetes
     except ImportError as error:
-        raise ExtraMissing("orchestrator.kind = kubernetes", "kubernetes", error) from error
+        raise ExtraMissing("orchestrator.kind = kubernetes", error) from error
     return kubernetes.open_orchestrator(config, kubernetes.open_api(config, environ), node)
 
 

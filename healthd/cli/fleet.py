@@ -117,7 +117,7 @@ def _read(config: Config, *, racks: bool) -> FleetPicture:
     try:
         from healthd.fleet.kubernetes import read_fleet as read_kubernetes
     except ImportError as error:
-        raise ExtraMissing("healthd fleet of a Kubernetes cluster", "kubernetes", error) from error
+        raise ExtraMissing("healthd fleet of a Kubernetes cluster", error) from error
 
     return read_kubernetes(config, os.environ, _now, kubeconfig=kubeconfig)
 

@@ -39,6 +39,7 @@ from healthd.remediation.ports import FleetSnapshot, NodeView
 
 SCHEMA = "healthd.explain/1"
 _NODE = "node"
+_WIDTH = 110
 _COMMAND = re.compile(r"`[^`]+`")
 _NO_BREAK = "\u00a0"  # textwrap breaks at ASCII white space alone
 _FLEET = 1_000
@@ -204,62 +205,58 @@ def runbook_data(runbook: CodeRunbook) -> dict[str, Any]:
     }
 
 
-def runbook_text(runbook: CodeRunbook, width: int = 110) -> str:
+def runbook_text(runbook: CodeRunbook) -> str:
     """The text of ``healthd explain``."""
     plain, *others = runbook.forms
     form = plain.form
     lines = [
         f"{runbook.code}: {form.meaning}",
         f"  {form.severity}, calls for {form.remedy}; found by {runbook.found_by}",
-        *_paragraphs(form.notes, width),
+        *(line for text in form.notes for line in _wrapped(text)),
         "",
         "Can I use the node?",
-        *_wrapped(plain.usable, width),
+        *_wrapped(plain.usable),
         "",
         f"What healthd does in each mode (policy {runbook.policy})",
-        *(line for mode, message in plain.modes.items() for line in _wrapped(message, width, head=f"{mode:<11} ")),
+        *(line for mode, message in plain.modes.items() for line in _wrapped(message, head=f"{mode:<11} ")),
         "",
         "What you can do",
-        *_numbered(plain.do, width),
+        *_numbered(plain.do),
         "",
         "When it ends",
-        *_wrapped(plain.ends, width),
+        *_wrapped(plain.ends),
         "",
-        *(["Why", *_wrapped(form.reason, width), ""] if form.reason else []),
+        *(["Why", *_wrapped(form.reason), ""] if form.reason else []),
         "Source",
-        *_wrapped(form.source or f"healthd: docs/reference/checks/{runbook.found_by}.md", width),
+        *_wrapped(form.source or f"healthd: docs/reference/checks/{runbook.found_by}.md"),
         *(["", "Other forms"] if others else []),
-        *(line for each in others for line in _other(each, plain, width)),
+        *(line for each in others for line in _other(each, plain)),
         *(["", f"Page: {runbook.url}"] if runbook.url else []),
     ]
     return "\n".join(lines) + "\n"
 
 
-def _other(other: FormRunbook, plain: FormRunbook, width: int) -> Iterator[str]:
+def _other(other: FormRunbook, plain: FormRunbook) -> Iterator[str]:
     """A further form, with what differs from the plain one."""
     form = other.form
-    yield from _wrapped(f"{form.form}: {form.meaning}. {form.severity}, calls for {form.remedy}", width)
+    yield from _wrapped(f"{form.form}: {form.meaning}. {form.severity}, calls for {form.remedy}")
     if other.modes[Mode.REPAIR] != plain.modes[Mode.REPAIR]:
-        yield from _wrapped(f"In mode repair: {other.modes[Mode.REPAIR]}", width, head="  ")
+        yield from _wrapped(f"In mode repair: {other.modes[Mode.REPAIR]}", head="  ")
     if other.do != plain.do:
-        yield from (f"  {line}" for line in _numbered(other.do, width))
+        yield from (f"  {line}" for line in _numbered(other.do))
 
 
-def _numbered(steps_: Sequence[str], width: int) -> Iterator[str]:
+def _numbered(steps_: Sequence[str]) -> Iterator[str]:
     if not steps_:
         yield "  No runbook is written for this code: add its row to checks/data/runbooks.csv."
     for number, step in enumerate(steps_, 1):
-        yield from _wrapped(step, width, head=f"{number}. ")
+        yield from _wrapped(step, head=f"{number}. ")
 
 
-def _paragraphs(texts: Sequence[str], width: int) -> Iterator[str]:
-    return (line for text in texts for line in _wrapped(text, width))
-
-
-def _wrapped(text: str, width: int, head: str = "") -> list[str]:
+def _wrapped(text: str, head: str = "") -> list[str]:
     """Lines of a paragraph; ``head`` stands before the first, and the others below the text. A command in backquotes
     stays on one line."""
     begin = f"  {head}"
     whole = _COMMAND.sub(lambda found: found[0].replace(" ", _NO_BREAK), text)
-    lines = wrap(whole, width, initial_indent=begin, subsequent_indent=" " * len(begin), break_on_hyphens=False)
+    lines = wrap(whole, _WIDTH, initial_indent=begin, subsequent_indent=" " * len(begin), break_on_hyphens=False)
     return [line.replace(_NO_BREAK, " ") for line in lines]

@@ -176,10 +176,10 @@ def _unless_fixed(ruling: Ruling, fixed: Mapping[Key, Setting]) -> Ruling:
     return replace(ruling, holds=False, decided=True, why=f"{origins[0]} sets the mode, whichever job is on the node")
 
 
-def checks_in_files(path: Path | None, *, default_path: Path = DEFAULT_PATH) -> frozenset[str]:
-    """The names under ``checks`` in the files, whether there is such a check or not. ``path``, ``default_path``: as of
-    ``examine``, which reports what cannot be read; here it names none."""
-    paths = [path] if path is not None else [default_path, *default_path.parent.glob("conf.d/*.toml")]
+def checks_in_files(path: Path | None) -> frozenset[str]:
+    """The names under ``checks`` in the files, whether there is such a check or not. ``path``: as of ``examine``, which
+    reports what cannot be read; here it names none."""
+    paths = [path] if path is not None else [DEFAULT_PATH, *DEFAULT_PATH.parent.glob("conf.d/*.toml")]
     found: set[str] = set()
     for each in paths:
         with suppress(OSError):

@@ -427,7 +427,7 @@ def read_status(config: Config) -> dict[str, Any] | None:
     try:
         from healthd.controller.kubernetes import read_status as read_it  # heavy: lightkube
     except ImportError as error:
-        raise ExtraMissing("the controller of a Kubernetes cluster", "kubernetes", error) from error
+        raise ExtraMissing("the controller of a Kubernetes cluster", error) from error
     return read_it(config, os.environ)
 
 
@@ -437,7 +437,7 @@ def open_work(config: Config) -> Work:
         try:
             from healthd.controller.kubernetes import KubernetesWork  # heavy: lightkube
         except ImportError as error:
-            raise ExtraMissing("the controller of a Kubernetes cluster", "kubernetes", error) from error
+            raise ExtraMissing("the controller of a Kubernetes cluster", error) from error
         return KubernetesWork(config, os.environ)
     if not runs_slurm(config, os.environ):
         found_by_controller(config.provisioner, metadata_of(config))  # its error comes first

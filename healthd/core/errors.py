@@ -55,15 +55,16 @@ class ConfigError(HealthdError):
 
 
 class ExtraMissing(ConfigError):
-    """The configured ``what`` needs an extra of healthd, and ``error`` names the package that is not installed.
+    """The configured ``what`` needs the extra ``kubernetes`` of healthd, and ``error`` names the package that is not
+    installed.
 
     The message names no distribution: none called healthd is published, so the next owner of that name would run as
     root.
     """
 
-    def __init__(self, what: str, extra: str, error: ImportError) -> None:
-        way = f"build the package with LOCK=requirements/{extra}.txt, or install the wheel's file with its extra"
-        super().__init__((f"{what} needs packages that are not installed: {error}; {way}, healthd-….whl[{extra}]",))
+    def __init__(self, what: str, error: ImportError) -> None:
+        way = "build the package with LOCK=requirements/kubernetes.txt, or install the wheel's file with its extra"
+        super().__init__((f"{what} needs packages that are not installed: {error}; {way}, healthd-….whl[kubernetes]",))
 
 
 class StartError(HealthdError):

@@ -58,10 +58,9 @@ def recent_events(
     *,
     entries: Iterable[LedgerEntry] = (),
     incidents: Iterable[Incident] = (),
-    window: timedelta = WINDOW,
 ) -> tuple[FleetEvent, ...]:
-    """The news of this window, the newest first. ``entries``: those of the ledger that began or ended in it."""
-    since = now - window
+    """The news of ``WINDOW``, the newest first. ``entries``: those of the ledger that began or ended in it."""
+    since = now - WINDOW
 
     def is_recent(at: datetime | None) -> bool:
         return at is not None and since <= at <= now

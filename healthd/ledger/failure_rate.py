@@ -41,9 +41,9 @@ class FailureRate(Struct, frozen=True, kw_only=True):
         return self.exposure_h / poisson_interval(self.failures)[0] if self.failures else None
 
 
-def poisson_interval(count: int, confidence: float = CONFIDENCE) -> tuple[float, float]:
-    """The exact two-sided interval for the mean of a Poisson count."""
-    tail = (1.0 - confidence) / 2.0
+def poisson_interval(count: int) -> tuple[float, float]:
+    """The exact two-sided interval at ``CONFIDENCE`` for the mean of a Poisson count."""
+    tail = (1.0 - CONFIDENCE) / 2.0
     low = _mean_where(count - 1, 1.0 - tail) if count else 0.0
     return low, _mean_where(count, tail)
 

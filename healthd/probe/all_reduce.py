@@ -184,7 +184,7 @@ def _sum_of_factors(count: int) -> int:
 
 def _prepare(cuda: Cuda, rank: Rank, words: int) -> int:
     cuda.use(rank.index)
-    cuda.fill(rank.receive, 0xFF, words * WORD_BYTES)
+    cuda.fill(rank.receive, words * WORD_BYTES)
     source = pattern(rank.index + 1, words)
     address, _ = source.buffer_info()
     for number, first in enumerate(range(0, words, CHUNK_WORDS)):

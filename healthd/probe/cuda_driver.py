@@ -86,9 +86,9 @@ class Cuda:
         call = "cuPointerSetAttribute"
         self._call(call, ctypes.byref(yes), ctypes.c_int(_SYNC_MEMOPS), ctypes.c_uint64(address))
 
-    def fill(self, address: int, byte: int, size: int) -> None:
-        """Set every byte, and wait until it is done."""
-        self._call("cuMemsetD8_v2", ctypes.c_uint64(address), ctypes.c_ubyte(byte), ctypes.c_size_t(size))
+    def fill(self, address: int, size: int) -> None:
+        """Set every bit, and wait until it is done."""
+        self._call("cuMemsetD8_v2", ctypes.c_uint64(address), ctypes.c_ubyte(0xFF), ctypes.c_size_t(size))
         self._call("cuCtxSynchronize")
 
     def write(self, address: int, host: int, size: int) -> None:

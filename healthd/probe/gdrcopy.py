@@ -104,7 +104,7 @@ def _one(cuda: Cuda, index: int, size_bytes: int) -> dict[str, Any]:
         cuda.use(index)
         address = _pages(cuda.allocate(_pages(size_bytes) + _PAGE_BYTES))
         cuda.synchronous(address)
-        cuda.fill(address, 0xFF, size_bytes)
+        cuda.fill(address, size_bytes)
         wrong = Gdr().compare(cuda, address, size_bytes)
     except (GdrRefused, CudaError) as error:
         refused = str(error)

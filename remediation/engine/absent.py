@@ -278,7 +278,7 @@ def kept_drains(snapshot: FleetSnapshot, holders: set[str], now: datetime, bound
         if held.node not in without_slot:
             continue
         why = why_it_stays(held.text, records.get(held.node), now, bounds, has_slot=False)
-        is_known = why == _BY_COMMAND and not _is_older(held, OUT_BY_COMMAND_S, now)
+        is_known = why == _BY_COMMAND and now - held.at < timedelta(seconds=OUT_BY_COMMAND_S)
         if why and not is_known:
             message = f"Slurm powered it down; {_stays(held.node, held.text, why)}"
             kept.append(AbsentNode(node=held.node, message=message, page=True))
@@ -294,10 +294,6 @@ def _written_over(snapshot: FleetSnapshot, records: dict[str, HandoffRecord | No
 
 def _records(snapshot: FleetSnapshot) -> dict[str, HandoffRecord | None]:
     return {record.node: parse(record.text) for record in snapshot.records}
-
-
-def _is_older(held: HeldNode, seconds: float, now: datetime) -> bool:
-    return now - held.at >= timedelta(seconds=seconds)
 
 
 def _stays(name: str, text: str, why: str) -> str:

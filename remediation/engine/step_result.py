@@ -54,12 +54,11 @@ def ended(remediation: Remediation, end: End, message: str) -> StepResult:
     return StepResult(remediation=replace(remediation, end=end), message=message)
 
 
-def left_to_cluster(remediation: Remediation, why: str) -> StepResult:
+def left_to_cluster(remediation: Remediation) -> StepResult:
     """The end of a remediation that nothing was repaired for, on a node that the cluster's controller drained by
     itself."""
-    return ended(
-        remediation, End.ABANDONED, f"{why}; the node stays drained by the cluster itself, whose drain is not ours"
-    )
+    why = "nothing was repaired; the node stays drained by the cluster itself, whose drain is not ours"
+    return ended(remediation, End.ABANDONED, why)
 
 
 def paused(remediation: Remediation, why: Refused) -> StepResult:

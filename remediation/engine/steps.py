@@ -488,7 +488,7 @@ class Steps:
         if self._is_clusters(remediation) and not (
             remediation.acts or remediation.earlier or remediation.release_command
         ):
-            return left_to_cluster(remediation, "nothing was repaired")
+            return left_to_cluster(remediation)
         if down := self._gates.down_unexplained(remediation, view):
             return waits(remediation, "release", Refused(kind=Refusal.DOWN, reason=down))
         if remediation.phase is Phase.PLANNED:
