@@ -73,13 +73,17 @@ def whole_machine() -> Iterator[SimulatedMachine]:
     server.socket.close()
     path = os.environ["PATH"]
     try:
-        with tempfile.TemporaryDirectory(prefix="healthd-bench-") as folder:
+        with (
+            tempfile.TemporaryDirectory(prefix="healthd-bench-", dir=_memory()) as folder,
+            tempfile.TemporaryDirectory(prefix="healthd-bench-") as disk,
+        ):
             settle_s = RemediationSection().settle_s  # how often the engine turns follows from it
             machine = SimulatedMachine(Path(folder) / "node", settle_s=settle_s)
             os.environ["PATH"] = f"{tools(Path(folder) / 'bin')}:{path}"
             lustre_at(machine.root, Path(folder) / "fsx")
             text = _IS_OFF.sub("", machine.config.read_text()).replace('"repair"', '"observe"')
             endpoint = f'imds_endpoint = "http://127.0.0.1:{server.server_address[1]}"\n'
+            text = text.replace(f'"{machine.state_dir}"', f'"{disk}/state"')
             machine.config.write_text(text.replace("[sources]\n", f"[sources]\n{endpoint}"))
             with machine.living():
                 yield machine
@@ -87,6 +91,11 @@ def whole_machine() -> Iterator[SimulatedMachine]:
         os.environ["PATH"] = path
         service.terminate()
         service.join()
+
+
+def _memory() -> str | None:
+    """A folder in memory for the trees, as sysfs and /proc are: a read of a plain file may wait for a disk."""
+    return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # noqa: S108 - a folder of its own is made there
 
 
 def tools(folder: Path) -> Path:
