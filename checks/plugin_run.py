@@ -57,6 +57,11 @@ class Plugin(Struct, frozen=True, kw_only=True):
         if not self.command:
             raise ValueError(f"plug-in {self.name}: the command is empty; expected at least the program")
 
+    @property
+    def code(self) -> str:
+        """The code of its finding."""
+        return f"plugin.{self.name}"
+
 
 class PluginRunSettings(Struct, frozen=True, kw_only=True):
     """The plug-ins of this site."""
@@ -77,7 +82,7 @@ class PluginRunSettings(Struct, frozen=True, kw_only=True):
     @property
     def own_codes(self) -> frozenset[str]:
         """The codes of the plug-ins: a fault of another one ends, because its plug-in was taken away."""
-        return frozenset(f"plugin.{plugin.name}" for plugin in self.plugins)
+        return frozenset(plugin.code for plugin in self.plugins)
 
 
 def explain(code: str) -> tuple[CodeForm, ...]:
@@ -133,7 +138,7 @@ def _run(node: Node, plugin: Plugin, max_characters: int) -> Iterator[Finding]:
         raise SourceUnreadable(f"status {given!r}; expected ok or problem: {message}")
     if status == _PROBLEM:
         yield Finding(
-            code=f"plugin.{plugin.name}",
+            code=plugin.code,
             severity=Severity.CRITICAL if plugin.critical else PROBLEM.severity,
             remedy=PROBLEM.remedy,
             component=Component.named(str(report.get("component") or NODE)),

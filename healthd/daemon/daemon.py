@@ -48,8 +48,9 @@ from healthd.sources.kmsg import KernelLog
 from healthd.state.lock import StateUnusable, is_usable, lock_state
 from healthd.state.store import StoreUnopened
 
-_TICK_S = 5.0  # the watchdog's, which systemd may set as low as twice this; a signal or a defect ends the wait at once.
-# A check that hangs has the others that are due run beside it from the next one on
+# The watchdog's, which systemd may set as low as twice this; a signal or a defect ends the wait at once. Checks that
+# are due behind one that hangs run beside it from the next tick on.
+_TICK_S = 5.0
 _ENGINE_POLL_S = 5.0
 _ENGINE_IS_STUCK_AFTER_S = 300.0  # beyond what it said that its present step may take
 _DUTIES_ON_DISK = ("housekeeping", "fleet")  # they end by their own deadlines, or the disk hangs

@@ -247,7 +247,8 @@ def _learn_names(history: History, outcome: Outcome) -> tuple[History, dict[Faul
     before = history.names
     if any(before.get(alias) != component for alias, component in new.items()):
         history = _renamed(history, new)
-    gone = _replaced(before, history, _gpus(new.values()))
+    if not (gone := _replaced(before, history, _gpus(new.values()))):
+        return history, {}
     over = [
         key
         for key, fault in history.faults.items()

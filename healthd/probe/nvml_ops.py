@@ -64,7 +64,7 @@ class NvmlFamily:
         """
         try:
             self._open()
-            count = self._whole("nvmlDeviceGetCount", self._library.count)
+            count = self._count()
         except (SourceMissing, SourceUnreadable):
             self.worn = False  # the question that follows meets the same error, and reports it
             return
@@ -87,9 +87,7 @@ class NvmlFamily:
         parsed = [parse_call(call) for call in calls]
         wanted = [(int(field), int(scope)) for field, scope in fields]
         self._open()
-        return [
-            self._gpu(index, parsed, wanted) for index in range(self._whole("nvmlDeviceGetCount", self._library.count))
-        ]
+        return [self._gpu(index, parsed, wanted) for index in range(self._count())]
 
     def _system(self) -> dict[str, Any]:
         self._open()
@@ -103,7 +101,7 @@ class NvmlFamily:
         return {
             "driver_version": self._system_call("nvmlSystemGetDriverVersion"),
             "nvml_version": self._system_call("nvmlSystemGetNVMLVersion"),
-            "gpu_count": self._whole("nvmlDeviceGetCount", library.count),
+            "gpu_count": self._count(),
             "excluded_count": excluded,
         }
 
@@ -119,6 +117,9 @@ class NvmlFamily:
         if not self._initialised:
             self._whole("nvmlInit", self._library.initialise)
             self._initialised = True
+
+    def _count(self) -> Any:
+        return self._whole("nvmlDeviceGetCount", self._library.count)
 
     def _system_call(self, name: str) -> Any:
         return self._whole(name, lambda: self._library.call(None, name, ()))

@@ -448,9 +448,11 @@ class Invariants:
         later_s = self._unwatched_s(name)
         most_s += later_s
         asked_s = self._awaited_s(name, remediation)
-        seen.awaited_s = s if asked_s > -DAY else seen.awaited_s
-        is_late = s - seen.awaited_s > VERIFIED_WITHIN_S or asked_s > -DAY
-        if is_late and seen.silent_s is not None and s - max(seen.silent_s, asked_s) > most_s:
+        is_awaited = asked_s > -DAY
+        is_verified = not is_awaited and s - seen.awaited_s <= VERIFIED_WITHIN_S
+        if is_awaited:
+            seen.awaited_s = s
+        if seen.silent_s is not None and s - max(seen.silent_s, asked_s) > most_s and not is_verified:
             self.fail(
                 "nothing_out_in_silence", name, f"held by healthd for {(s - seen.silent_s) / HOUR:.1f} h, no page"
             )
