@@ -10,13 +10,15 @@ its visitor's browser.
 
 /healthz says only that the process works; a faulty node is not a faulty daemon.
 
-A client has one deadline for its whole request. With too many clients, the one whose request is slowest is closed: a
-client that asks slowly, or never, keeps neither a scraper nor the kubelet's probe from its answer.
+A client has one deadline for its whole request, and one to take its answer. With too many clients, the slowest is
+closed: a client that asks slowly, or never, or does not take its answer, keeps neither a scraper nor the kubelet's
+probe from its own.
 """
 
 from __future__ import annotations
 
 import contextlib
+import enum
 import errno
 import io
 import ipaddress
@@ -215,6 +217,15 @@ class HttpServer:
         self._server.server_close()
 
 
+class _Stage(enum.IntEnum):
+    """How far a connection is. With too many, one of the first stage is closed, else of the second; none that healthd
+    itself keeps waiting."""
+
+    ASKS = enum.auto()
+    TAKES = enum.auto()
+    WAITS = enum.auto()
+
+
 class _Listener(ThreadingHTTPServer):
     """A server of IPv4 or IPv6, by its address. ``log`` gets its failures."""
 
@@ -228,7 +239,7 @@ class _Listener(ThreadingHTTPServer):
         self.address_family = family
         self._log, self._troubles = log, RateLimit(_LOG_EVERY_S)
         self._lock = threading.Lock()
-        self._open: dict[socket.socket, bool] = {}  # whether the request has arrived; the oldest first
+        self._open: dict[socket.socket, _Stage] = {}  # the oldest first
         super().__init__(address, handler)
 
     def get_request(self) -> tuple[socket.socket, Any]:
@@ -242,25 +253,32 @@ class _Listener(ThreadingHTTPServer):
             raise
 
     def verify_request(self, request: Any, client_address: Any) -> bool:
-        """Whether there is room for a connection; if not, close the one that has waited longest for its request."""
+        """Whether there is room for a connection; if not, close the oldest whose client healthd waits for."""
         with self._lock:
             if len(self._open) >= _OPEN:
-                slow = next((each for each, has_asked in self._open.items() if not has_asked), None)
-                if slow is None:
+                slow = min(self._open, key=self._open.__getitem__)  # the oldest of its stage
+                if self._open[slow] is _Stage.WAITS:
                     self._say("too many clients: one was closed")
                     return False
                 del self._open[slow]
                 with contextlib.suppress(OSError):
                     slow.shutdown(socket.SHUT_RDWR)
-            self._open[request] = False
+            self._open[request] = _Stage.ASKS
             return True
 
     def has_asked(self, request: socket.socket) -> bool:
         """Note that the request has arrived. Whether its connection is still open."""
+        return self._goes_on(request, _Stage.WAITS)
+
+    def takes(self, request: socket.socket) -> bool:
+        """Note that the answer is there to be taken. Whether the connection is still open."""
+        return self._goes_on(request, _Stage.TAKES)
+
+    def _goes_on(self, request: socket.socket, stage: _Stage) -> bool:
         with self._lock:
             if request not in self._open:
                 return False
-            self._open[request] = True
+            self._open[request] = stage
             return True
 
     def shutdown_request(self, request: Any) -> None:
@@ -399,12 +417,15 @@ class _Handler(BaseHTTPRequestHandler):
         if not self.server.has_asked(self.connection):
             return
         self.connection.settimeout(_ANSWER_S)
-        found = self.routes.get(self.path.partition("?")[0])
-        if found is None:
-            *more, last = self.routes
-            self._send(HttpResponse(code=404, text=f"not found; the paths are {', '.join(more)} and {last}\n"))
-        else:
-            self._send(self._allowed(found))
+        answer = self._answer(self.routes.get(self.path.partition("?")[0]))
+        if self.server.takes(self.connection):
+            self._send(answer)
+
+    def _answer(self, found: Route | None) -> HttpResponse:
+        if found is not None:
+            return self._allowed(found)
+        *more, last = self.routes
+        return HttpResponse(code=404, text=f"not found; the paths are {', '.join(more)} and {last}\n")
 
     def _allowed(self, route: Route) -> HttpResponse:
         """The answer, or the part of it that this client may read."""

@@ -275,6 +275,28 @@ def test_http_answers_all_who_ask_and_refuses_only_beyond_that() -> None:
     assert "its thread has ended" in server.problem()
 
 
+def test_clients_that_take_no_answer_keep_no_other_from_theirs() -> None:
+    """They have asked, as many as there is room for, and read nothing: the oldest makes room."""
+    log = Log()
+    routes = {"/big": Route(answer=lambda: HttpAnswer(text="x" * 1_000_000)), "/x": Route(answer=HttpAnswer)}
+    server = HttpServer("127.0.0.1:0", routes, log)
+    asking: list[socket.socket] = []
+    try:
+        for _ in range(32):
+            asking.append(socket.socket())
+            asking[-1].setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+            asking[-1].setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, 536)  # as of a client far away: no big buffers
+            asking[-1].connect(("127.0.0.1", server.port))
+            asking[-1].sendall(b"GET /big HTTP/1.0\r\n\r\n")
+        assert all(each.recv(1) == b"H" for each in asking)
+        assert fetched(f"127.0.0.1:{server.port}", "/x") == ""
+        assert log.errors() == []
+    finally:
+        for each in asking:
+            each.close()
+        server.close()
+
+
 def test_a_page_that_fails_is_answered_and_said() -> None:
     """A defect is no silence; a text that UTF-8 has no bytes for is no defect."""
     log = Log()
