@@ -196,6 +196,6 @@ def _retry_after_s(text: str) -> float:
     """``Retry-After`` in seconds, from a number or a date (RFC 9110, 10.2.3); 0 for anything else."""
     try:
         seconds = float(text) if text.strip().isdecimal() else parsedate_to_datetime(text).timestamp() - time.time()
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, OverflowError):  # a date may have a year of twenty digits
         return 0.0
     return min(max(0.0, seconds), _LONGEST_RETRY_S)

@@ -119,6 +119,7 @@ def test_what_the_other_side_quotes_is_no_secret_either(receiver: Receiver, tmp_
         ("Fri, 01 Jan 2100 00:00:00 +0000", 3_600, 3_600),
         ("9999999", 3_600, 3_600),
         ("soon", 0, 0),
+        ("Mon, 01 Jan 99999999999 00:00:00 GMT", 0, 0),
         ("Thu, 01 Jan 2026 00:00:00 +0000", 0, 0),
     ],
 )
