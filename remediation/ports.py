@@ -299,6 +299,9 @@ class JobControl(Protocol):
     def job(self, job: str) -> NodeJob | None:
         """One job, wherever it is; None where the cluster does not know it any more."""
 
+    def gpus(self, job: str) -> frozenset[int]:
+        """The indices of the GPUs of this node that a running job has; none where it may have all of them."""
+
     def take_job(self, job: str, run: int, *, by: str, for_s: int) -> None:
         """Take this run of a job, so that no other node acts on it for so many seconds. ``by``: the id of the
         remediation. Raises SlotTaken where another has taken it, or this one before."""

@@ -12,16 +12,18 @@ is never requeued a second time. A job that forbids it is left alone.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 from enum import StrEnum
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from healthd.core.model import Component
 from healthd.job.ends import end_words
 from healthd.job.held import release_words
 from healthd.judge.clock import moved
+from healthd.judge.devices import index_of
 from healthd.remediation.ports import NodeJob
 
 _UNITS = {"s": 1, "m": 60, "h": 3600}
@@ -128,6 +130,16 @@ def begun(jobs: Sequence[NodeJob], since: datetime, now: datetime) -> JobRestart
     restart = JobRestart(job=job.id, run=job.restarts, title=job.title, stage=JobStage.CLAIMING, at=now)
     why = _objection(job)
     return restart.at_stage(JobStage.OVER, now, f"job {job.title} is left alone: {why}") if why else restart
+
+
+def on_its_gpu(restart: JobRestart, part: Component, gpus: Collection[int], now: datetime) -> JobRestart:
+    """The same, unless the fault is on a GPU that the job does not have: it goes on. ``gpus``: those of the node that
+    it has, none where it may have all of them. A GPU whose index is not known may be its own."""
+    index = index_of(part) if part.kind == "gpu" else None
+    if index is None or not gpus or index in gpus:
+        return restart
+    why = f"GPU {index} is none of its GPUs here, which are {', '.join(map(str, sorted(gpus)))}"
+    return restart.at_stage(JobStage.OVER, now, f"job {restart.title} is left alone: {why}")
 
 
 def none_to_act_on(why: str, now: datetime) -> JobRestart:

@@ -26,6 +26,7 @@ from healthd.remediation.decide.on_job import (
     begun,
     next_move,
     none_to_act_on,
+    on_its_gpu,
 )
 from healthd.remediation.decide.remediation import Remediation
 from healthd.remediation.decide.rules import RuleAnswer
@@ -84,6 +85,8 @@ class JobRestarts:
         self, remediation: Remediation, control: JobControl, answer: RuleAnswer, now: datetime
     ) -> tuple[Remediation, str]:
         restart = begun(control.jobs(), answer.root.since, now)
+        if not restart.is_over:
+            restart = on_its_gpu(restart, answer.diagnosis.component, control.gpus(restart.job), now)
         if restart.is_over:
             return self._written(remediation, restart, restart.note)
         message = f"intends to act on job {restart.title}, which cannot go on after {answer.root.code}: {answer.on_job}"

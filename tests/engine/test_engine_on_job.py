@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from healthd.core.model import Mode, Severity
+from healthd.core.model import Mode, Severity, gpu_component
 from healthd.remediation.decide.on_job import OnJob
 from tests.support.engine_replay import Replay, when
 from tests.support.engine_rig import NODE, XID_79, XID_95, Trouble, World, opted_out
@@ -215,6 +215,21 @@ def test_other_codes_leave_the_job_alone(tmp_path: Path, code: str) -> None:
     world.run(60)
     assert (_jobs(world).sent, _jobs(world).requeued) == ([], [])
     assert world.ending().drains == 1
+
+
+def test_a_fault_of_a_gpu_that_the_job_does_not_have_leaves_it_alone(tmp_path: Path) -> None:
+    """A job has two of the node's GPUs, and a third falls off the bus: the node is drained, the job goes on to its end.
+    One of its own ends it."""
+    lost = replace(XID_79, component=gpu_component(uuid="GPU-5e1f", index=3))
+    world = story(tmp_path, mode=Mode.QUARANTINE, fault=lost)
+    _jobs(world).has_gpus["12"] = frozenset({0, 1})
+    world.run(60)
+    assert (_jobs(world).sent, _jobs(world).requeued, world.ending().drains) == ([], [], 1)
+    assert _said(world, "job 12 of alice on n[1-2] is left alone: GPU 3 is none of its GPUs here, which are 0, 1")
+    own = story(tmp_path / "own", mode=Mode.QUARANTINE, fault=lost)
+    _jobs(own).has_gpus["12"] = frozenset({2, 3})
+    own.run(60)
+    assert (_jobs(own).sent, _jobs(own).requeued) == ONCE
 
 
 def test_a_warning_leaves_the_job_alone(tmp_path: Path) -> None:

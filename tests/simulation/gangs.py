@@ -147,6 +147,9 @@ class GangControl(Struct, frozen=True):
     def job(self, job: str) -> NodeJob | None:
         return self.gangs.seen_from(self.node, job)
 
+    def gpus(self, job: str) -> frozenset[int]:
+        return frozenset()
+
     def take_job(self, job: str, run: int, *, by: str, for_s: int) -> None:
         self.gangs.take(job, run, f"{self.node} {by}")
 

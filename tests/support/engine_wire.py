@@ -194,6 +194,9 @@ class WiredJobs(Struct):
     def job(self, job: str) -> NodeJob | None:
         return self.wire.around("job", lambda: self.inner.job(job))
 
+    def gpus(self, job: str) -> frozenset[int]:
+        return self.wire.around("gpus", lambda: self.inner.gpus(job))
+
     def take_job(self, job: str, run: int, *, by: str, for_s: int) -> None:
         self.intended(JobStage.CLAIMING)
         self.wire.around("take_job", lambda: self.inner.take_job(job, run, by=by, for_s=for_s))

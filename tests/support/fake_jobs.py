@@ -17,6 +17,7 @@ from healthd.sim.cluster import FakeCluster
 
 class FakeJobs(Struct):
     """``handles``: what a job does on a signal; nothing by itself. ``sent`` and ``requeued``: what was applied.
+    ``has_gpus``: the indices of the GPUs of a job that does not have all of the node's.
 
     ``name``: of the node that takes them.
     """
@@ -30,6 +31,7 @@ class FakeJobs(Struct):
     sent: list[tuple[str, str]] = field(default_factory=list)
     requeued: list[tuple[str, int]] = field(default_factory=list)
     started: list[str] = field(default_factory=list)
+    has_gpus: dict[str, frozenset[int]] = field(default_factory=dict)
     handles: Callable[[str], object] = lambda _: None
     _waiting: list[Callable[[], object]] = field(default_factory=list)
     _ended_s: dict[str, float] = field(default_factory=dict)
@@ -76,6 +78,10 @@ class FakeJobs(Struct):
     def job(self, job: str) -> NodeJob | None:
         self.cluster.ask()
         return self.known.get(job)
+
+    def gpus(self, job: str) -> frozenset[int]:
+        self.cluster.ask()
+        return self.has_gpus.get(job, frozenset())
 
     def take_job(self, job: str, run: int, *, by: str, for_s: int) -> None:
         self._or_later(partial(self.taken.setdefault, (job, run), f"{self.name} {by}"))

@@ -19,6 +19,7 @@ from datetime import UTC, datetime
 
 from healthd.core.errors import BackendRefused, BackendUnknown, SlotTaken
 from healthd.core.hostlist import unfolded
+from healthd.remediation.orchestrators.slurm.job_gpus import parse_job_gpus
 from healthd.remediation.orchestrators.slurm.orchestrator import SlurmOrchestrator, update_error
 from healthd.remediation.orchestrators.slurm.slots import DUPLICATE, HEAD, freeze_creation, records
 from healthd.remediation.ports import NodeJob
@@ -61,6 +62,11 @@ class SlurmJobs:
     def job(self, job: str) -> NodeJob | None:
         """One job, by a request of its own."""
         return find_job(self._orchestrator, job)
+
+    def gpus(self, job: str) -> frozenset[int]:
+        """By ``scontrol show job -d``, which has none of a job that has ended (22.05.8)."""
+        places = parse_job_gpus(self._orchestrator.scontrol("show", "job", "-d", job))
+        return places.get(self._orchestrator.node, frozenset())
 
     def take_job(self, job: str, run: int, *, by: str, for_s: int) -> None:
         """Create the reservation. Raises SlotTaken, BackendRefused, BackendUnknown."""

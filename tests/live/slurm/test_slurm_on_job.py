@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from healthd.remediation.orchestrators.slurm.job_comments import append_comment, notify_owner, read_job
+from healthd.remediation.orchestrators.slurm.jobs import SlurmJobs
 from healthd.remediation.orchestrators.slurm.orchestrator import SlurmOrchestrator
 from tests.live.slurm.interposed import Interposed
 from tests.live.slurm.slurm_lab import SlurmLab
@@ -297,6 +298,25 @@ def test_two_jobs_on_one_node_are_left_alone(gang: Gang) -> None:
     node.wait(lambda: "which of them the fault ended is not known" in node.log_text(), 20.0, "they are left and said")
     assert f"{first} of root on n0001, {second} of root on n0001" in node.log_text()
     assert [gang.lab.job(job)["JobState"] for job in (first, second)] == ["RUNNING", "RUNNING"]
+
+
+def test_the_gpus_of_a_job_are_those_that_slurm_gave_it(slurm_lab_factory: Callable[..., SlurmLab]) -> None:
+    """Of a node of four GPUs one job has two and another one."""
+    lab = slurm_lab_factory(nodes=1, conf={"GresTypes": "gpu"})
+    (name,) = lab.nodes
+    lab.ctld_stop()
+    lab.conf.write_text(lab.conf.read_text().replace(f"NodeName={name} ", f"NodeName={name} Gres=gpu:4 "))
+    for index in range(4):
+        (lab.root / f"gpu{index}").touch()
+    (lab.root / "gres.conf").write_text(f"Name=gpu File={lab.root}/gpu[0-3]\n")
+    lab.ctld_start()
+    lab.slurmd_stop(name)
+    lab.slurmd_start(name)
+    lab.wait(lambda: lab.shows(name, "Gres") == "gpu:4" and lab.states()[name] == "IDLE", 30.0, "a node with GPUs")
+    jobs = SlurmJobs(SlurmOrchestrator(node=name, conf=str(lab.conf)))
+    first = lab.run_job(name, "exec sleep 600", "--gres=gpu:2")
+    second = lab.run_job(name, "exec sleep 600", "--gres=gpu:1")
+    assert (set(jobs.gpus(first)), set(jobs.gpus(second))) == ({0, 1}, {2})
 
 
 BEFORE = ("healthd-job:", "--signal=USR1", "requeue ", "starttime=now")

@@ -125,6 +125,16 @@ def test_what_is_no_job_is_unknown(answer: str) -> None:
         parse_node_jobs(answer, "n1")
 
 
+def test_a_job_has_the_gpus_that_slurm_gave_it_on_this_node() -> None:
+    """Two of n1's and one of n2's; a job of whole nodes has none by number (22.05.8)."""
+    text = "JobId=12 JobName=train\n   JobState=RUNNING\n     Nodes={} CPU_IDs=3 Mem=0 GRES={}\n"
+    shared = text.format("n1", "gpu:h100:2(IDX:0-1)") + "     Nodes=n2 CPU_IDs=3 Mem=0 GRES=gpu:h100:1(IDX:5)\n"
+    clients = Clients(scontrol=(0, shared, ""))
+    assert clients.jobs().gpus("12") == {0, 1}
+    assert clients.asked == [["scontrol", "show", "job", "-d", "12"]]
+    assert Clients(scontrol=(0, text.format("n1", ""), "")).jobs().gpus("12") == frozenset()
+
+
 def test_a_task_of_an_array_is_acted_on_alone() -> None:
     """The last task has the array's own number, by which every client takes it for the whole array: squeue prints them
     all, and scontrol requeues them all."""
