@@ -26,6 +26,7 @@ function patchChildren(old, fresh) {
   fresh.forEach((node, place) => {
     const key = node.dataset && node.dataset.key, now = old.childNodes[place] || null;
     const mine = key ? keyed.get(key) : now && !(now.dataset && now.dataset.key) ? now : null;
+    keyed.delete(key); // of two with one key, the second is made again
     if (!mine) { old.insertBefore(node, now); return; }
     if (mine !== now) old.insertBefore(mine, now);
     patch(mine, node);

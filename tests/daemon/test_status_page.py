@@ -254,6 +254,24 @@ def test_a_refresh_touches_only_what_changed(nodes: Mapping[str, StatusNode], pa
     assert tab.evaluate("document.querySelector('#checks details').open && document.activeElement.tagName") == "SUMMARY"
 
 
+def test_a_refresh_keeps_the_plan_of_each_device(nodes: Mapping[str, StatusNode], page: Callable[..., Tab]) -> None:
+    """Two devices with one fault and a plan each: every row stays where it is, in the element that it had."""
+    tab = page(nodes["critical"])
+    shown = tab.evaluate(
+        """(() => {
+          const cause = last.causes[0], plan = cause.decisions[0], dl = () => document.querySelector('.fault dl');
+          const of = (where, step) => ({ ...plan, where, steps: [step], ladder: [], cannot: {}, message: where });
+          last = { ...last, causes: [{ ...cause, decisions: [of('GPU 1', 'drain'), of('GPU 2', 'reboot')] }] };
+          return [1, 2].map(() => { const kept = [...dl().children]; draw();
+            return [[...dl().querySelectorAll('dd')].slice(2, 6).map((each) => each.textContent),
+              [...dl().children].every((each) => kept.includes(each))]; });
+        })()"""
+    )
+    rows = ["GPU 1", "take the node out of service", "GPU 2", "reboot the node"]
+    assert shown[0][0] == rows
+    assert shown[1] == [rows, True]
+
+
 def test_the_keyboard_reaches_the_status_first(nodes: Mapping[str, StatusNode], page: Callable[..., Tab]) -> None:
     """The first stop leads past everything to the answer, and what has the focus is visible."""
     tab = page(nodes["healthy"])
