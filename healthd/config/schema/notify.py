@@ -26,7 +26,7 @@ SlackChannel = Annotated[str, Meta(pattern=r"^\S*\Z", description='a channel wit
 Url = Annotated[str, Meta(pattern=r"^https?://[^\s/]+(/\S*)?\Z", description="a URL of http:// or https://")]
 PerHour = Annotated[int, Meta(ge=1, le=3_600, description="a whole number from 1 to 3600")]
 IncidentWait = Annotated[float, Meta(ge=0, le=600, description="seconds, from 0 to 600")]
-Seconds = Annotated[float, Meta(ge=5, le=3_600, description="seconds, from 5 to 3600")]
+Seconds = Annotated[float, Meta(ge=5, le=300, description="seconds, from 5 to 300")]
 
 
 class MetricsSection(Struct, frozen=True, kw_only=True):
@@ -39,7 +39,7 @@ class MetricsSection(Struct, frozen=True, kw_only=True):
 
     every_s: Seconds = 60.0
     """How often the file is written, in seconds. A minute: as often as most checks run; each time costs some hundredths
-    of a second of CPU."""
+    of a second of CPU. At most five: ``HealthdTextfileOld`` fires for a file of ten."""
 
 
 class NotifySection(Struct, frozen=True, kw_only=True):

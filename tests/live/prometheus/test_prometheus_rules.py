@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import pytest
 import yaml
 
+from healthd.config.schema.controller import ControllerSection
+from healthd.config.schema.notify import MetricsSection
 from tests.live.prometheus.prometheus_server import promtool
 from tests.support.running import ROOT
 from tests.support.sampling import of_this_run
@@ -62,6 +64,16 @@ def test_every_alert_says_what_to_do_and_who_is_woken() -> None:
         assert rule["labels"]["severity"] in ("none", "warning", "critical"), name
         assert set(rule["annotations"]) == {"summary", "description", "runbook_url"}, name
         assert rule["annotations"]["description"].endswith((".", "!")), name
+
+
+def test_an_alert_for_silence_outlasts_the_longest_interval_that_can_be_set() -> None:
+    """Twice: what is merely slow by its configuration, and once late, is not taken for what has stopped."""
+    for name, section, key in (
+        ("HealthdControllerStopped", ControllerSection, "interval_s"),
+        ("HealthdTextfileOld", MetricsSection, "every_s"),
+    ):
+        (longest,) = (each.le for each in get_type_hints(section, include_extras=True)[key].__metadata__)
+        assert float(alerts()[name]["expr"].rpartition("> ")[2]) >= 2 * longest, name
 
 
 def test_the_example_configuration_is_one_of_prometheus(tmp_path: Path) -> None:
