@@ -44,9 +44,10 @@ class Hold(Struct, frozen=True, kw_only=True):
 
     def is_still(self, before: Hold) -> bool:
         """Whether this is the hold that was read ``before``: same text, user and stamp. Beside a remark the text alone
-        decides, because the controller puts its own user and stamp there."""
+        decides, because the controller puts its own user and stamp there; so it does behind one, which a controller
+        that lost its state has forgotten."""
         is_written_alike = (self.user, self.stamp) == (before.user, before.stamp)
-        return self.text == before.text and (is_written_alike or bool(self.remark))
+        return self.text == before.text and (is_written_alike or bool(self.remark or before.remark))
 
 
 class NodeView(Struct, frozen=True, kw_only=True):

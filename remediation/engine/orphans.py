@@ -126,12 +126,10 @@ class OrphanSlots:
         """The remediation of a drain, with what cannot be shown of the fault that it names. A fault that is found in
         what was logged since is open again, and decided about like any other."""
         hindsight = self._dependencies.hindsight
-        ends_by, booted_at = hindsight.ends_by(remediation.code), hindsight.booted_at()
-        if has_booted(remediation, booted_at):  # which explains that the node is DOWN
-            remediation = replace(remediation, drain_boot_id="", overwritten_boot_id="")
+        ends_by = hindsight.ends_by(remediation.code)
         if (
             remediation.hold is None
-            or not must_be_shown(remediation, ends_by, booted_at)
+            or not must_be_shown(remediation, ends_by, hindsight.booted_at())
             or self._is_open(remediation.code)
         ):
             return remediation
@@ -173,6 +171,12 @@ class OrphanSlots:
         )
         if remediation is None:
             return None
+        if has_booted(remediation, dependencies.hindsight.booted_at()):  # which explains that the node is DOWN
+            remediation = replace(remediation, drain_boot_id="", overwritten_boot_id="")
+        elif (
+            remediation.hold is not None and remediation.hold.remark
+        ):  # so does what Slurm appended, with its own stamp
+            remediation = replace(remediation, drain_boot_id="")
         if dependencies.remediations.knows(remediation.id):  # and what became of its fault
             return replace(remediation, id=dependencies.new_id())
         return self._shown(self._returning(remediation, shown or HandoffRecord(), now))

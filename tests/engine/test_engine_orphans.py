@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from healthd.core.model import Action, Mode, Refusal
-from healthd.remediation.ports import NodeView
+from healthd.remediation.ports import Hold, NodeView
 from tests.engine.test_telling_overdue import Told
-from tests.support.engine_rig import IN, NODE, XID_95, World
+from tests.support.engine_rig import IN, NODE, XID_95, World, repair_story
 
 TEXT = "healthd: gpu.xid.95 gpu:GPU-5e1f [c1]"
 
@@ -62,6 +62,27 @@ def test_it_is_said_paged_for_and_undone_by_a_release(tmp_path: Path, story: Cal
     assert world.orchestrator.view().in_service
     assert [told.states(key)[-1][1] for key in ("page ", "node")] == ["over", "over"]
     assert world.engine.decision.reason == "nothing calls for taking the node out"
+    world.close()
+
+
+@pytest.mark.parametrize("remark", ["", " : Not responding"])
+def test_a_release_that_a_killed_slurmctld_forgot_is_made_again(tmp_path: Path, remark: str) -> None:
+    """kill -9 just after a reboot and the release: it has the drain, the DOWN and the slot of before. Since 24.11 Slurm
+    appends to our reason, with a stamp of its own that may be later than the boot. The node is verified once more."""
+    world = repair_story(tmp_path)
+    while not any("healthy again; settling" in text for text in world.audit("step")):
+        world.step()
+    node = world.cluster.nodes[NODE]
+    assert node.hold is not None
+    if remark:
+        node.hold = Hold(text=f"{node.hold.text}{remark}", user="slurm", stamp=int(world.seconds()))
+    world.cluster.save()
+    while not any("slot cluster 0 given back" in text for text in world.audit("step")):
+        world.step()
+    world.cluster.kill()
+    assert world.cluster.nodes[NODE].flags == {"DRAIN", "DOWN"}
+    world.run(100)
+    assert (world.cluster.nodes[NODE].flags, world.cluster.slots) == (set(), {})
     world.close()
 
 

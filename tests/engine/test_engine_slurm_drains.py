@@ -218,6 +218,20 @@ def test_slurm_that_appends_to_our_reason_loses_us_no_node(tmp_path: Path, text:
     assert world.provisioner.requests == 1
 
 
+def test_a_killed_slurmctld_that_forgot_what_it_appended_loses_us_no_node(tmp_path: Path) -> None:
+    """What it read back has our own user and stamp again."""
+    world = World(tmp_path, mode=Mode.REPAIR)
+    world.cluster.appends = True
+    world.at(10, lambda: world.log_line(XID_79))
+    drain = None
+    while not world.hold_text.endswith("Not responding"):
+        drain = world.cluster.nodes[NODE].hold
+        world.step()
+    world.run(2)
+    world.cluster.nodes[NODE].hold = drain
+    assert world.run_to_end().ending() == WELL
+
+
 def test_a_replaced_machine_goes_on_behind_slurms_text(tmp_path: Path) -> None:
     """The successor has an empty disk, and the reason names no remediation any more: slot and handoff record do."""
     world = replace_story(tmp_path)

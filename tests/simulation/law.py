@@ -72,6 +72,8 @@ class Rates(Struct, frozen=True, kw_only=True):
     away: float = 0.0
     """Daemons of nodes with something going on that stay away for hours or days. 0: none, so that the seeds that are
     held live as before."""
+    slurmctld_killed: float = 0.0
+    """kill -9 of slurmctld, which loses what it acknowledged since it last saved its state. 0: none, as of ``away``."""
     head_killed: float = 5.0
     disk_lost: float = 20.0
     disk_full: float = 15.0
@@ -79,6 +81,8 @@ class Rates(Struct, frozen=True, kw_only=True):
     blind: float = 10.0
     busy: float = 15.0
     order: float = 20.0
+    appends: bool = False
+    """Whether Slurm appends to the reason of a node that rebooted, as from 24.11 on."""
     people_come: bool = True
     """Whether somebody sees to what a page asks for."""
     breaks: float = 20.0
@@ -111,6 +115,7 @@ class Law:
 
     def begin(self) -> None:
         rates = self._rates
+        self._slurm.appends = rates.appends
         self._every(YEAR / (rates.faults * len(self._nodes)) if rates.faults else 0.0, self._fault)
         for days, happening in (
             (rates.driver, lambda: self._roll_out(BAD_DRIVER)),
@@ -127,6 +132,7 @@ class Law:
             (rates.no_answer, lambda: self._arm(no_answer, _ASKED)),
             (rates.killed, self._kill),
             (rates.away, self._stays_away),
+            (rates.slurmctld_killed, self._kill_slurmctld),
             (rates.head_killed, self._kill_head),
             (rates.disk_lost, self._lose_disk),
             (rates.disk_full, lambda: self._arm(disk_is_full, ("before save",))),
@@ -370,6 +376,17 @@ class Law:
     def _stays_away(self) -> None:
         """A daemon crashes and is not started again, until an operator is called or somebody happens to see it."""
         self._busy_one().kill_daemon(back_in_s=self._random.uniform(6 * HOUR, 3 * DAY))
+
+    def _kill_slurmctld(self) -> None:
+        """Drains, releases, slots and records of some minutes are as they were before."""
+
+        def kill_it() -> None:
+            self._slurm.kill()
+            for name in self._slurm.nodes:
+                self._slurm.touched(name)
+
+        self._slurm.save()
+        self._timeline.after(self._random.uniform(5.0, 5 * MINUTE), kill_it)
 
     def _kill_head(self) -> None:
         if self._head is not None and self._random.random() < 0.5:

@@ -93,12 +93,13 @@ def test_a_reason_that_stayed_behind_is_no_reason() -> None:
 
 
 def test_a_hold_is_still_ours_by_text_user_and_stamp() -> None:
-    """Without a remark all three decide; beside one the text, for user and stamp are Slurm's own then."""
+    """Without a remark all three decide; beside or behind one the text, for user and stamp are Slurm's own there."""
     ours = Hold(text=OURS, user="root", stamp=5)
     remarked = hold_of(f"{OURS} : Not responding", "slurm", 9)
     assert ours.is_still(ours)
     assert remarked.is_still(ours)
     assert Hold(text=OURS, user="slurm", stamp=9).is_still(remarked), "the remark has gone, and left its stamp"
+    assert ours.is_still(remarked), "a killed slurmctld has forgotten the remark"
     assert not Hold(text=OURS, user="root", stamp=9).is_still(ours), "drained again by somebody with our text"
     assert not Hold(text=OURS, user="anna", stamp=5).is_still(ours)
     assert not hold_of("admin: psu : Not responding", "root", 5).is_still(ours)
