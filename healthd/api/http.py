@@ -12,7 +12,7 @@ its visitor's browser.
 
 A client has one deadline for its whole request, and one to take its answer. With too many clients, the slowest is
 closed: a client that asks slowly, or never, or does not take its answer, keeps neither a scraper nor the kubelet's
-probe from its own.
+probe from its own. Nor do many that ask at once keep the probe from it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ import socket
 import socketserver
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
@@ -50,11 +50,14 @@ if TYPE_CHECKING:
 _REPORT_DEADLINE_S = 5.0
 _OPEN = 32
 """Connections at once. Prometheus, the kubelet and an operator's browser have some five."""
+_KEPT = 4
+"""Those of them that only a probe can wait in: a restart by the kubelet helps against no crowd of clients."""
 _REQUEST_S = 5.0
 """For the whole of a request, in seconds, however its bytes come."""
 _REQUEST_BYTES = 65536
 _ANSWER_S = 10.0
 """For an answer to be taken, in seconds."""
+_BUSY = "too many pages are asked for at once; ask again\n"
 _AGAIN_S = 0.2
 _LOG_EVERY_S = 60.0
 _NOT_LOCAL = """this page is for this machine only; open a tunnel with `ssh -L {port}:127.0.0.1:{port} HOST` or
@@ -81,7 +84,7 @@ class HttpResponse(Struct, frozen=True, kw_only=True):
 
 class Route(Struct, frozen=True, kw_only=True):
     """One path. ``local``: for this machine only. ``remote``: the answer for other machines, where it differs.
-    ``probe``: answered under any host name."""
+    ``probe``: answered under any host name, and however many clients ask for other paths."""
 
     answer: Callable[[], HttpResponse]
     local: bool = False
@@ -240,6 +243,7 @@ class _Listener(ThreadingHTTPServer):
         self._log, self._troubles = log, RateLimit(_LOG_EVERY_S)
         self._lock = threading.Lock()
         self._open: dict[socket.socket, _Stage] = {}  # the oldest first
+        self._places = threading.Semaphore(_OPEN - _KEPT)
         super().__init__(address, handler)
 
     def get_request(self) -> tuple[socket.socket, Any]:
@@ -269,6 +273,18 @@ class _Listener(ThreadingHTTPServer):
     def has_asked(self, request: socket.socket) -> bool:
         """Note that the request has arrived. Whether its connection is still open."""
         return self._goes_on(request, _Stage.WAITS)
+
+    @contextlib.contextmanager
+    def place(self, *, probe: bool) -> Iterator[bool]:
+        """Whether there is room to answer a request now, which is kept until the block ends."""
+        is_there = probe or self._places.acquire(blocking=False)
+        if not is_there:
+            self._say("too many clients: one was refused")
+        try:
+            yield is_there
+        finally:
+            if is_there and not probe:
+                self._places.release()
 
     def takes(self, request: socket.socket) -> bool:
         """Note that the answer is there to be taken. Whether the connection is still open."""
@@ -422,10 +438,11 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(answer)
 
     def _answer(self, found: Route | None) -> HttpResponse:
-        if found is not None:
-            return self._allowed(found)
-        *more, last = self.routes
-        return HttpResponse(code=404, text=f"not found; the paths are {', '.join(more)} and {last}\n")
+        if found is None:
+            *more, last = self.routes
+            return HttpResponse(code=404, text=f"not found; the paths are {', '.join(more)} and {last}\n")
+        with self.server.place(probe=found.probe) as is_there:
+            return self._allowed(found) if is_there else HttpResponse(code=503, text=_BUSY)
 
     def _allowed(self, route: Route) -> HttpResponse:
         """The answer, or the part of it that this client may read."""

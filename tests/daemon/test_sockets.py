@@ -242,7 +242,8 @@ def test_http_has_one_deadline_for_a_request_and_a_bound(node: RunningNode) -> N
 
 
 def test_http_answers_all_who_ask_and_refuses_only_beyond_that() -> None:
-    """Those that were heard keep their place until they are answered; a request without an end is cut off."""
+    """Those that were heard keep their place until they are answered, and the last places are for probes; a request
+    without an end is cut off."""
     go_on, log = threading.Event(), Log()
     asked: list[int] = []
 
@@ -251,13 +252,18 @@ def test_http_answers_all_who_ask_and_refuses_only_beyond_that() -> None:
         go_on.wait(20)
         return HttpAnswer(text="done\n")
 
-    server = HttpServer("127.0.0.1:0", {"/slow": Route(answer=slowly), "/x": Route(answer=slowly)}, log)
+    routes = {"/slow": Route(answer=slowly), "/probe": Route(answer=slowly, probe=True), "/x": Route(answer=slowly)}
+    server = HttpServer("127.0.0.1:0", routes, log)
     asking: list[socket.socket] = []
     try:
-        for _ in range(32):
+        for path in (*["/slow"] * 28, *["/probe"] * 4):
             asking.append(socket.create_connection(("127.0.0.1", server.port), timeout=limit_s(20)))
-            asking[-1].sendall(b"GET /slow HTTP/1.0\r\n\r\n")
-        until(lambda: len(asked) == 32)
+            asking[-1].sendall(f"GET {path} HTTP/1.0\r\n\r\n".encode())
+            until(lambda: len(asked) == len(asking))
+            if path == "/slow" and len(asking) == 28:
+                with pytest.raises(urllib.error.HTTPError, match="503") as refused:
+                    fetched(f"127.0.0.1:{server.port}", "/slow")
+                refused.value.close()
         with socket.create_connection(("127.0.0.1", server.port), timeout=limit_s(20)) as one_more:
             assert one_more.recv(100) == b""
         go_on.set()
@@ -267,7 +273,7 @@ def test_http_answers_all_who_ask_and_refuses_only_beyond_that() -> None:
             with contextlib.suppress(OSError):
                 endless.sendall(b"GET /x HTTP/1.0\r\nX: " + b"x" * 100_000)
                 assert endless.recv(1) == b""
-        assert log.errors() == ["too many clients: one was closed"]
+        assert log.errors() == ["too many clients: one was refused", "too many clients: one was closed"]
     finally:
         for each in asking:
             each.close()
