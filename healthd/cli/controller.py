@@ -12,6 +12,7 @@ from healthd.cli.settings import loaded, served
 from healthd.cli.watch import watched
 from healthd.config.schema.config import Config
 from healthd.core.errors import StoreError, UsageError
+from healthd.observe.text_lines import printable
 
 
 def answer(options: Namespace) -> Reply:
@@ -56,8 +57,12 @@ def _status(config: Config, *, as_json: bool) -> Reply:
 
 
 def _status_text(status: dict[str, Any]) -> str:
-    head = f"leader  {status['leader']}, in {status['mode']} mode, at {status['at']}\n"
-    head += "".join(f"! {notice}\n" for notice in status.get("notices", ()))
-    lines = [f"{'PAGE ' * each['page']}{each['node'] or 'cluster'}  {each['message']}\n" for each in status["nodes"]]
-    more = f"and {left_out} more; see the leader's log\n" if (left_out := status.get("left_out")) else ""
-    return head + ("".join(lines) or "no node has a request\n") + more
+    nodes = [f"{'PAGE ' * each['page']}{each['node'] or 'cluster'}  {each['message']}" for each in status["nodes"]]
+    left_out = status.get("left_out")
+    lines = [
+        f"leader  {status['leader']}, in {status['mode']} mode, at {status['at']}",
+        *(f"! {notice}" for notice in status.get("notices", ())),
+        *(nodes or ["no node has a request"]),
+        *([f"and {left_out} more; see the leader's log"] if left_out else []),
+    ]
+    return "".join(f"{printable(line)}\n" for line in lines)

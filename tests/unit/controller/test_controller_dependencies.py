@@ -160,6 +160,8 @@ def test_the_status_tells_who_needs_a_person(tmp_path: Path, capsys: pytest.Capt
     assert (code, out.splitlines()[1]) == (1, "PAGE n1  refused: it is not drained")
     code, out, _ = status(config, capsys, "--json")
     assert json.loads(out)["nodes"][0]["node"] == "n1"
+    write_status(tmp_path, NodeStatus(node="n1", message="by a record of the node: \x1b[2J\nleader  me"))
+    assert status(config, capsys)[1].splitlines()[1:] == ["n1  by a record of the node: ?[2J?leader  me"]
     silent = "notify: deliveries to slack fail since 2026-01-01 00:00:00 UTC; 1 wait: 500"
     write_status(tmp_path, notices=(silent,))
     code, out, _ = status(config, capsys)

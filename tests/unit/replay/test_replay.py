@@ -363,6 +363,14 @@ def test_the_verb_tells_the_story(tmp_path: Path, empty: str) -> None:
     assert "a job runs on for 2 h after the drain" in answer.out
 
 
+def test_the_verb_passes_no_control_character_on(tmp_path: Path, empty: str) -> None:
+    """A syslog has the name of a process as its user wrote it: on a terminal it could draw over the rest."""
+    line = "EXT4-fs error (device nvme1n1): ext4_lookup:1855: inode #2: comm e\x1b[2Jvil: deleted inode referenced"
+    told = replay_verb.answer(options("replay", str(syslog(tmp_path, (0, "n1", line))), "--config", empty)).out
+    assert "comm e?[2Jvil: deleted inode" in told
+    assert "\x1b" not in told
+
+
 def test_the_verb_names_the_gpus_of_an_event_store(tmp_path: Path, empty: str) -> None:
     """As its daemon did; a store that cannot tell leaves the UUID."""
     gpu = gpu_component(uuid="GPU-51a1", pci="0000:86:00", index=3)
