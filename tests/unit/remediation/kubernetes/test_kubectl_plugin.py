@@ -173,15 +173,26 @@ def test_by_hand_is_what_the_products_release_does(
     assert plugin.release_patch({**base, "metadata": {"name": "n1", "resourceVersion": "1"}}) is None
 
 
-@pytest.mark.parametrize(
-    "text", ["", "garbage", "[]", '{"stamp": true}', '{"stamp": 99999999999999}', '{"keeps": null}']
-)
+_ODD = ["", "garbage", "[]", '{"stamp": true}', '{"stamp": 99999999999999}', '{"keeps": null}', '{"keeps": true}']
+
+
+@pytest.mark.parametrize("text", [*_ODD, '{"text": 5}', pytest.param("[" * 100_000, id="deep")])
 def test_an_odd_hold_ends_nothing(text: str) -> None:
     """An annotation can be written by anybody who may write the Node."""
     node = {"metadata": {"name": "n1", "resourceVersion": "1", "annotations": {"healthd.io/hold": text}}, "spec": {}}
     assert plugin.since_of(node, {}) is None
     assert plugin.release_patch(node)["metadata"]["annotations"] == {"healthd.io/hold": None}
     assert plugin.row_of(node, {}, {}, NOW)[:2] == ["n1", "no agent"]
+    assert plugin.since_of(node, {"at": 5}) is None
+
+
+def test_no_control_character_of_an_annotation_reaches_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    """A hold of a node's own token cannot draw over the rows of others."""
+    notes = {"healthd.io/hold": json.dumps({"text": "\x1b[2J\nn3"})}
+    node = {"metadata": {"name": "n1", "annotations": notes}, "spec": {}}
+    plugin.say("\n".join(plugin.table([plugin.row_of(node, {}, {}, NOW), ["n2"] * 5])))
+    out = capsys.readouterr().out
+    assert ("?[2J?n3" in out, "\x1b" in out, out.count("\n")) == (True, False, 2)
 
 
 def test_a_nodehealth_is_shown_field_by_field_and_its_absence_shows_nothing() -> None:
