@@ -43,7 +43,9 @@ TOLD_FOR = timedelta(hours=6)
 _SAME = timedelta(days=1)
 """Within it the same run of the same job is the same end, where slurmctld keeps no time of it."""
 _MOST = 100
-"""Jobs that are read in one pass, and notices that are sent: a pass ends, and the next one goes on."""
+"""Jobs that are read in one pass: a pass ends, and the next one goes on."""
+_TELLS = timedelta(seconds=EVERY_S)
+"""How long a pass sends notices: the next one must not find that slurmctld has forgotten an end."""
 
 
 Compare = Callable[[Sequence[ListedJob], datetime], Sequence[LedgerEntry]]
@@ -116,6 +118,8 @@ class JobKeeper:
         self._jobs, self._ledger, self._policy, self._log, self._tell = jobs, ledger, policy, log, tell
         self._clock = clock
         self._problem = ""
+        self._refused: dict[tuple[str, int], datetime] = {}
+        """When a notice was refused last: these come behind the others."""
 
     def __call__(self, listed: Sequence[ListedJob], fleet: FleetPicture) -> None:
         """Judge what has ended by this list of jobs, and tell the owners. Raises StoreError."""
@@ -183,15 +187,20 @@ class JobKeeper:
         return policy.notifies_owner(end.code, Component(kind=kind) if kind else NODE)
 
     def _tell_owners(self, ledger: Ledger, jobs: Iterable[LedgerJob], cluster: str) -> None:
-        oldest, problem = self._clock() - TOLD_FOR, ""
-        waiting = [each for each in jobs if each.notice and each.at >= oldest]
-        for job in waiting[:_MOST] if self._tell is not None else ():
+        began, problem = self._clock(), ""
+        waiting = {(each.job, each.run): each for each in jobs if each.notice and each.at >= began - TOLD_FOR}
+        self._refused = {key: at for key, at in self._refused.items() if key in waiting}
+        order = sorted(waiting, key=lambda key: self._refused.get(key, began - TOLD_FOR))
+        for job in (waiting[key] for key in order) if self._tell is not None else ():
+            if self._clock() >= began + _TELLS:
+                break
             assert self._tell is not None  # noqa: S101 - else none waits
             try:
                 self._tell(_notice(job, cluster))
             except NotDeliveredError as error:
                 problem = f"owners of jobs are not told; trying again: {error}"
                 if isinstance(error, RefusedError):
+                    self._refused[job.job, job.run] = self._clock()
                     continue
                 break
             ledger.put_jobs([replace(job, notice="")])

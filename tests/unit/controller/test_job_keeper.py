@@ -78,6 +78,8 @@ class Head:
         self.path, self.cluster, self.policy = folder / LEDGER, Cluster(), PolicySection()
         self.messages: list[Mapping[str, Any]] = []
         self.refuses, self.refused_user, self.now = False, "", NOW
+        self.tried: list[str] = []
+        self.takes = timedelta()
         log = structlog.wrap_logger(structlog.testing.CapturingLogger())
         self.file = LedgerFile(self.path, log)
         self.keeper = self.start()
@@ -94,6 +96,8 @@ class Head:
         return self.keeper
 
     def _tell(self, message: Mapping[str, Any]) -> None:
+        self.tried.append(message["job"])
+        self.now += self.takes
         if self.refuses:
             raise NotDeliveredError("mail is down")
         if message["user"] == self.refused_user:
@@ -314,6 +318,22 @@ def test_a_notice_that_the_command_refuses_delays_no_other(head: Head) -> None:
     head.sees(node("n1"), node("n2"))
     assert [each["user"] for each in head.messages] == ["bob"]
     assert head.ends[0].notice
+
+
+def test_notices_that_are_refused_slowly_delay_no_pass(head: Head) -> None:
+    """slurmctld forgets an end after five minutes: a pass tells for 20 s, and the next one begins with the others."""
+    head.cluster.fails()
+    for number in range(4712, 4720):
+        job = str(number)
+        head.cluster.listed.append(ListedJob(id=job, run=0, nodes=1, began=BEGAN, ended=ENDED))
+        head.cluster.shown[job] = replace(head.cluster.shown["4711"], id=job, user="alice", nodes="n2")
+    head.refused_user, head.takes = "alice", timedelta(seconds=8)
+    head.sees(node("n1"), node("n2"))
+    assert (head.tried, head.now - NOW) == (["4711", "4712", "4713"], timedelta(seconds=24))
+    head.sees(node("n1"), node("n2"))
+    head.sees(node("n1"), node("n2"))
+    head.sees(node("n1"), node("n2"))
+    assert head.tried[3:] == ["4714", "4715", "4716", "4717", "4718", "4719", "4711", "4712", "4713"]
 
 
 RULE = PolicyRule(name="quiet", codes=("gpu.xid.79",), reason="r", source="s", notify_owner=False)
