@@ -1,7 +1,8 @@
 """A simulated p5.48xlarge on which every background check has something to ask, for bench_cycle and bench_idle.
 
 CONSTRUCTED, as ``healthd.sim.machine`` is; what that leaves out because it would be the real machine's is here too:
-tools that print what a healthy machine's print, an instance metadata service on the loopback, a folder for /fsx.
+tools that print what a healthy machine's print, an instance metadata service on the loopback, a folder for /fsx. The
+daemon listens for HTTP, as it does by default.
 """
 
 from __future__ import annotations
@@ -81,10 +82,15 @@ def whole_machine() -> Iterator[SimulatedMachine]:
             machine = SimulatedMachine(Path(folder) / "node", settle_s=settle_s)
             os.environ["PATH"] = f"{tools(Path(folder) / 'bin')}:{path}"
             lustre_at(machine.root, Path(folder) / "fsx")
-            text = _IS_OFF.sub("", machine.config.read_text()).replace('"repair"', '"observe"')
-            endpoint = f'imds_endpoint = "http://127.0.0.1:{server.server_address[1]}"\n'
-            text = text.replace(f'"{machine.state_dir}"', f'"{disk}/state"')
-            machine.config.write_text(text.replace("[sources]\n", f"[sources]\n{endpoint}"))
+            text = _IS_OFF.sub("", machine.config.read_text())
+            for old, new in (
+                ('"repair"', '"observe"'),
+                (f'"{machine.state_dir}"', f'"{disk}/state"'),
+                ("[sources]\n", f'[sources]\nimds_endpoint = "http://127.0.0.1:{server.server_address[1]}"\n'),
+                ('http = ""', 'http = "127.0.0.1:0"'),
+            ):
+                text = text.replace(old, new)
+            machine.config.write_text(text)
             with machine.living():
                 yield machine
     finally:

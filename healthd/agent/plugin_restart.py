@@ -7,7 +7,7 @@ request under the same name, which the controller knows.
 from __future__ import annotations
 
 import contextlib
-import secrets
+import os
 import threading
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -44,7 +44,7 @@ class PluginRestart:
         ask: Callable[[str, datetime], None],
         *,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
-        new_id: Callable[[], str] = lambda: secrets.token_hex(4),
+        new_id: Callable[[], str] = lambda: os.urandom(4).hex(),
     ) -> None:
         self._facts, self._ask, self._clock, self._new_id = facts, ask, clock, new_id
         self._pending, self._last_message, self._lock = facts.fact(FACT), "", threading.Lock()

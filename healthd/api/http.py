@@ -334,7 +334,7 @@ def listening(host: str, port: int, handler: type, listen: Callable[..., _Listen
 def _resolved(host: str) -> tuple[socket.AddressFamily, str]:
     if ":" in host:
         return socket.AF_INET6, host
-    found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    found = socket.getaddrinfo(host.encode(), None, type=socket.SOCK_STREAM)  # bytes: see sources.exchange
     family, *_, address = sorted(found, key=lambda each: each[0] != socket.AF_INET)[0]
     return family, str(address[0])
 

@@ -7,7 +7,7 @@ out in the budget's Leases. Without a provisioner the controller counts and drai
 from __future__ import annotations
 
 import contextlib
-import secrets
+import os
 import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -118,7 +118,7 @@ class KubernetesWork:
         self._lead = Leadership(
             opened(config, environ, timeout_s=min(section.timeout_s, RENEW_S / 2), calls=self.stats.calls),
             namespace=section.namespace,
-            identity=f"{socket.gethostname()}_{secrets.token_hex(4)}",
+            identity=f"{socket.gethostname()}_{os.urandom(4).hex()}",
         )
         self.incident_backend = KubeIncidents(self._note(INCIDENTS))
         self.fence_backend = KubeFencer(self._api, self._note(FENCES), leads=self._lead.check)

@@ -6,7 +6,7 @@ is only in memory, and ends with the daemon. ``rehearsal`` plays one drill.
 
 from __future__ import annotations
 
-import secrets
+import os
 import threading
 import time
 from collections import Counter
@@ -97,7 +97,7 @@ class Drills:
 
         Raises UsageError for a component that this node does not have.
         """
-        drill_id, began = secrets.token_hex(2), datetime.now(UTC)
+        drill_id, began = os.urandom(2).hex(), datetime.now(UTC)
         if not self._one.acquire(blocking=False):
             return self._refused(
                 request,

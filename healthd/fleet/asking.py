@@ -24,7 +24,7 @@ from healthd.config.schema.config import Config
 from healthd.core.encodable import NOT_JSON
 from healthd.core.errors import BackendUnknown, UsageError
 from healthd.sources.deadline import Deadline
-from healthd.sources.exchange import NoRedirect, open_url
+from healthd.sources.open_url import NoRedirect, open_url
 
 TIMEOUT_S = 8.0
 """The deadline of an answer, in seconds, from the lookup of the name on. A daemon takes 5 s at most for a verdict."""

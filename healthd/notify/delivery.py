@@ -121,7 +121,7 @@ def _sent(url: str, data: Mapping[str, Any], headers: Mapping[str, str], deadlin
     import urllib.request
     from http.client import HTTPException
 
-    from healthd.sources.exchange import NoRedirect, open_url
+    from healthd.sources.open_url import NoRedirect, open_url
 
     server = _server(url)
     if not url.startswith(("https://", "http://")):

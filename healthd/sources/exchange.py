@@ -11,8 +11,6 @@ from __future__ import annotations
 import http.client
 import io
 import socket
-import urllib.request
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from healthd.core.errors import SourceError, SourceTimeout
@@ -25,48 +23,10 @@ if TYPE_CHECKING:
 
 def connection(host: str, port: int, deadline: Deadline) -> http.client.HTTPConnection:
     """A connection of plain HTTP on which everything ends by the deadline, with a TimeoutError."""
-    return _bound(http.client.HTTPConnection(host, port), deadline)
+    return bound(http.client.HTTPConnection(host, port), deadline)
 
 
-def open_url(request: urllib.request.Request, deadline: Deadline, *handlers: urllib.request.BaseHandler) -> Any:
-    """``urllib.request.urlopen`` with further handlers, and with an end by the deadline."""
-    return urllib.request.build_opener(_Http(deadline), _Https(deadline), *handlers).open(request)
-
-
-class NoRedirect(urllib.request.HTTPRedirectHandler):
-    """A handler for `open_url`: a redirect is an HTTPError, and no other server gets the request."""
-
-    def redirect_request(self, *_: object) -> None:
-        """Follow none."""
-
-
-class _Http(urllib.request.HTTPHandler):
-    def __init__(self, deadline: Deadline) -> None:
-        super().__init__()
-        self._deadline = deadline
-
-    def http_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
-        return self.do_open(_made(http.client.HTTPConnection, self._deadline), req)
-
-
-class _Https(urllib.request.HTTPSHandler):
-    def __init__(self, deadline: Deadline) -> None:
-        super().__init__()
-        self._deadline = deadline
-
-    def https_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
-        return self.do_open(_made(http.client.HTTPSConnection, self._deadline), req)
-
-
-def _made(kind: type[http.client.HTTPConnection], deadline: Deadline) -> Callable[..., http.client.HTTPConnection]:
-    def make(host: str, **more: Any) -> http.client.HTTPConnection:
-        more.pop("timeout", None)  # urllib's own, which holds for each read by itself
-        return _bound(kind(host, **more), deadline)
-
-    return make
-
-
-def _bound(made: http.client.HTTPConnection, deadline: Deadline) -> http.client.HTTPConnection:
+def bound(made: http.client.HTTPConnection, deadline: Deadline) -> http.client.HTTPConnection:
     """The connection, whose every wait ends by the deadline: TLS's handshake and sendall() keep to it as a whole."""
 
     def connect(address: tuple[str, int], *_: object, **__: object) -> socket.socket:
@@ -117,7 +77,8 @@ def _addresses(address: tuple[str, int], deadline: Deadline) -> list[tuple[Any, 
 
 
 def _numeric(host: str, port: int) -> list[tuple[Any, ...]]:
-    return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
+    # For a host that is text, an address too, Python loads its codec for international names: 0.3 MB.
+    return socket.getaddrinfo(host.encode(), port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
 
 
 class _Answer(http.client.HTTPResponse):

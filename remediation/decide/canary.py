@@ -10,7 +10,7 @@ through.
 
 from __future__ import annotations
 
-from hashlib import sha256
+from zlib import crc32
 
 from msgspec.structs import replace
 
@@ -23,7 +23,7 @@ def revision_of(version: str, policy: Policy, bounds: Bounds, driver: str) -> st
     """The revision of what decides, as eight hexadecimal digits. ``driver``: "" where it cannot be read, which is a
     revision of its own. How many repairs the canary takes is no part of it."""
     decides = (version, policy.rules, replace(bounds, canary_repairs=0), driver)
-    return sha256(repr(decides).encode()).hexdigest()[:8]
+    return f"{crc32(repr(decides).encode()):08x}"
 
 
 def worked(records: FleetRecords, revision: str) -> int:

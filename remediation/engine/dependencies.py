@@ -7,7 +7,7 @@ to its own deadline, so each part says so to the ``Heartbeat``; the watchdog tak
 
 from __future__ import annotations
 
-import secrets
+import os
 import threading
 import time
 from collections.abc import Callable, Collection, Sequence
@@ -317,7 +317,7 @@ class Dependencies(Struct, frozen=True, kw_only=True):
     versions: Callable[[], Versions] = Versions
     hindsight: Hindsight = field(default_factory=NoHindsight)
     jobs: JobControl | None = None
-    new_id: Callable[[], str] = lambda: secrets.token_hex(4)
+    new_id: Callable[[], str] = lambda: os.urandom(4).hex()
     clock: Callable[[], datetime] = lambda: datetime.now(UTC)
     monotonic_s: Callable[[], float] = time.monotonic
     beat: Heartbeat = field(default_factory=Heartbeat)
