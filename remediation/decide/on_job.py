@@ -19,11 +19,9 @@ from enum import StrEnum
 from msgspec import Struct
 from msgspec.structs import replace
 
-from healthd.core.model import Component
 from healthd.job.ends import end_words
 from healthd.job.held import release_words
 from healthd.judge.clock import moved
-from healthd.judge.devices import index_of
 from healthd.remediation.ports import NodeJob
 
 _UNITS = {"s": 1, "m": 60, "h": 3600}
@@ -132,10 +130,10 @@ def begun(jobs: Sequence[NodeJob], since: datetime, now: datetime) -> JobRestart
     return restart.at_stage(JobStage.OVER, now, f"job {job.title} is left alone: {why}") if why else restart
 
 
-def on_its_gpu(restart: JobRestart, part: Component, gpus: Collection[int], now: datetime) -> JobRestart:
-    """The same, unless the fault is on a GPU that the job does not have: it goes on. ``gpus``: those of the node that
-    it has, none where it may have all of them. A GPU whose index is not known may be its own."""
-    index = index_of(part) if part.kind == "gpu" else None
+def on_its_gpu(restart: JobRestart, index: int | None, gpus: Collection[int], now: datetime) -> JobRestart:
+    """The same, unless the fault is on a GPU that the job does not have: it goes on. ``index``: of the GPU with the
+    fault, None where it is not known or no GPU's. ``gpus``: those of the node that the job has, none where it may have
+    all of them."""
     if index is None or not gpus or index in gpus:
         return restart
     why = f"GPU {index} is none of its GPUs here, which are {', '.join(map(str, sorted(gpus)))}"

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from healthd.core.errors import BackendError, BackendRefused, SlotTaken
 from healthd.core.model import Step
+from healthd.judge.devices import index_of
 from healthd.remediation.decide.drive import ending_job
 from healthd.remediation.decide.on_job import (
     WAIT,
@@ -86,7 +87,9 @@ class JobRestarts:
     ) -> tuple[Remediation, str]:
         restart = begun(control.jobs(), answer.root.since, now)
         if not restart.is_over:
-            restart = on_its_gpu(restart, answer.diagnosis.component, control.gpus(restart.job), now)
+            part = answer.diagnosis.component
+            index = index_of(part) if part.kind == "gpu" else None
+            restart = on_its_gpu(restart, index, control.gpus(restart.job), now)
         if restart.is_over:
             return self._written(remediation, restart, restart.note)
         message = f"intends to act on job {restart.title}, which cannot go on after {answer.root.code}: {answer.on_job}"

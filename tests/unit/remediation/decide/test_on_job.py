@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 from msgspec.structs import replace
 
-from healthd.core.model import NODE, Component, Diagnosis, Mode, Remedy, Root, Severity, gpu_component
+from healthd.core.model import Component, Diagnosis, Mode, Remedy, Root, Severity
 from healthd.remediation.decide.drive import ending_job
 from healthd.remediation.decide.on_job import (
     WAIT,
@@ -149,18 +149,17 @@ def test_a_job_that_the_fault_ended_before_it_was_read_is_the_one() -> None:
 
 
 @pytest.mark.parametrize(
-    ("part", "gpus", "goes_on"),
+    ("index", "gpus", "goes_on"),
     [
-        (gpu_component(uuid="GPU-5e1f", pci="0000:86:00", index=3), {0, 1}, True),
-        (gpu_component(uuid="GPU-5e1f", pci="0000:86:00", index=3), {2, 3}, False),
-        (gpu_component(uuid="GPU-5e1f", pci="0000:86:00", index=3), set(), False),  # it may have all of them
-        (GPU, {0, 1}, False),  # which of them it is, is not known
-        (NODE, {0, 1}, False),
+        (3, {0, 1}, True),
+        (3, {2, 3}, False),
+        (3, set(), False),  # it may have all of them
+        (None, {0, 1}, False),  # which of them it is, is not known
     ],
 )
-def test_a_job_without_the_gpu_that_failed_goes_on(part: Component, gpus: set[int], goes_on: bool) -> None:
+def test_a_job_without_the_gpu_that_failed_goes_on(index: int | None, gpus: set[int], goes_on: bool) -> None:
     """On a shared node the GPU is another's, or nobody's."""
-    restart = on_its_gpu(begun([JOB], NOW, NOW), part, gpus, NOW)
+    restart = on_its_gpu(begun([JOB], NOW, NOW), index, gpus, NOW)
     assert restart.is_over is goes_on
     if goes_on:
         words = "job 12 of alice on n[1-4] is left alone: GPU 3 is none of its GPUs here, which are 0, 1"
