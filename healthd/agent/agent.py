@@ -221,13 +221,14 @@ def acting_agent(
     from healthd.observe import journal
     from healthd.remediation.policy_files import policy_of
     from healthd.state.recent_readings import RecentReadings
-    from healthd.state.store import Store
+    from healthd.state.store import Owner, Store
 
     now = datetime.now(UTC)
     machine = open_machine(config, hurry=hurry)
     orchestrator = open_orchestrator(config, machine, environ)
     folder = Path(config.daemon.state_dir) if stopgap is None else stopgap.folder
-    store = Store(folder / "healthd.db", now=now)
+    owner = Owner(node=machine.name, instance=machine.identity.instance_id)
+    store = Store(folder / "healthd.db", now=now, owner=owner)
     checks = enabled_checks(config)
     policy = policy_of(config.policy, machine.instance_type)
     unkept = stopgap.why if stopgap is not None else ""

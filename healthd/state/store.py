@@ -50,6 +50,7 @@ CREATE TABLE fact (key TEXT PRIMARY KEY, value TEXT NOT NULL);
 """
 EVENTS_KEPT = 100_000
 """Lines of the audit trail: some 30 MB, and years of a healthy node. Older ones go; a newer one cannot be deleted."""
+_NODE, _INSTANCE = "node", "instance_id"
 _STAYS = (
     f"CREATE TRIGGER event_stays BEFORE DELETE ON event WHEN OLD.id > (SELECT MAX(id) FROM event) - {EVENTS_KEPT}"  # noqa: S608
     " BEGIN SELECT RAISE(ABORT, 'the audit is append-only'); END"
@@ -112,17 +113,27 @@ class StoreUnopened(StoreError):
     """The disk refuses the database, whatever its contents."""
 
 
+class Owner(Struct, frozen=True, kw_only=True):
+    """The node that a database is of, and its instance; "" where unknown."""
+
+    node: str = ""
+    instance: str = ""
+
+
 class Store:
     """One open database. Safe to use from several threads; every public method is one transaction.
 
     The audit trail and the remediations are read through a connection of their own: however often users ask for them,
     no fault and no step waits.
 
+    ``owner``: a database of another node on another instance, which came in a machine image, is set aside: what it
+    knows to be under way, has a drain and a slot there and not here.
+
     Raises StoreError where the disk refuses (full, read-only, gone) or a row makes no sense: nothing was written then.
     """
 
-    def __init__(self, path: Path, *, now: datetime) -> None:
-        self.path = path
+    def __init__(self, path: Path, *, now: datetime, owner: Owner | None = None) -> None:
+        self.path, self._owner = path, owner or Owner()
         self.set_aside = ""
         self.ballast = Ballast(path.parent)
         self._lock = threading.Lock()
@@ -170,7 +181,7 @@ class Store:
             _sync(db, "sightings", before.sightings, after.sightings)
             _sync(db, "name", before.names, after.names)
             _set_fact(db, "boot_id", after.boot_id)
-            _set_fact(db, "instance_id", after.instance_id)
+            _set_fact(db, _INSTANCE, after.instance_id)
             if cursor is not None:
                 _set_fact(db, "cursor", f"{cursor[0]} {cursor[1]}")
             if cursor_at is not None:
@@ -284,11 +295,27 @@ class Store:
     def _opened(self, now: datetime) -> sqlite3.Connection:
         """The database, or a fresh one beside the unusable old one."""
         try:
-            return _connect(self.path)
+            return self._own(_connect(self.path))
         except FileUnusable as problem:
             aside = move_aside(self.path, now)
             self.set_aside = f"{self.path}: {problem}; healthd keeps it as {aside} and starts a fresh database"
-            return _connect(self.path)
+            return self._own(_connect(self.path))
+
+    def _own(self, db: sqlite3.Connection) -> sqlite3.Connection:
+        """The same, with the owner's name in it. Raises FileUnusable for one of another owner. A node with another name
+        on the same instance has been renamed; an unknown instance is evidence of nothing."""
+        owner, node, instance = self._owner, _fact(db, _NODE), _fact(db, _INSTANCE)
+        is_renamed = bool(node) and node != owner.node
+        if not owner.node or (is_renamed and "" in (owner.instance, instance)):
+            return db
+        if is_renamed and instance != owner.instance:
+            db.close()
+            here = f"{owner.node} on {owner.instance}"
+            raise FileUnusable(f"came in a machine image: it is of node {node} on {instance}, and this is {here}")
+        if node != owner.node:
+            with contextlib.suppress(sqlite3.Error):  # the disk has no room: the next start does it
+                _set_fact(db, _NODE, owner.node)
+        return db
 
     def _reading(self) -> contextlib.AbstractContextManager[sqlite3.Connection]:
         """A transaction for which no other of this store waits, but those of the same kind."""
@@ -411,7 +438,7 @@ def _history(db: sqlite3.Connection) -> History:
             raise ValueError(f"the row of {code} on {component} holds another fault")
     return History(
         boot_id=_fact(db, "boot_id"),
-        instance_id=_fact(db, "instance_id"),
+        instance_id=_fact(db, _INSTANCE),
         faults=faults,
         names={alias: _decode(body, Component) for alias, body in db.execute("SELECT alias, body FROM name")},
         baselines=_pairs(db, "baseline", Baseline),

@@ -33,7 +33,7 @@ from healthd.remediation.decide.remediation import End, Phase, Remediation
 from healthd.remediation.decide.rules import QUARANTINE, REBOOT
 from healthd.remediation.ports import Hold
 from healthd.state.monitor import Monitor
-from healthd.state.store import EVENTS_KEPT, SCHEMA_VERSION, EventFilter, Store
+from healthd.state.store import EVENTS_KEPT, SCHEMA_VERSION, EventFilter, Owner, Store
 from tests.support.judgement import (
     GPU,
     START,
@@ -175,6 +175,55 @@ def test_a_fresh_store_is_empty(tmp_path: Path) -> None:
     assert (store.history(), store.cursor(), store.open_remediation()) == (History(), None, None)
     assert (store.remediations(), store.events(), store.set_aside) == ((), (), "")
     store.close()
+
+
+@pytest.mark.parametrize(
+    ("node", "instance", "is_kept"),
+    [
+        ("n1", "i-1", True),
+        ("n1", "i-2", True),  # its disk was kept: what is under way is this node's
+        ("n2", "i-1", True),  # renamed
+        ("n2", "", True),  # evidence of nothing
+        ("n2", "i-2", False),
+    ],
+)
+def test_what_came_in_an_image_of_another_node_is_set_aside(
+    tmp_path: Path, node: str, instance: str, is_kept: bool
+) -> None:
+    """Its remediation has a drain and a slot there, and not here. Nothing of it is lost."""
+    of_n1(tmp_path).close()
+    store = owned(tmp_path, node, instance)
+    assert (store.open_remediation() is not None, store.set_aside == "") == (is_kept, is_kept)
+    store.close()
+    if is_kept:
+        return
+    assert "came in a machine image: it is of node n1 on i-1, and this is n2 on i-2" in store.set_aside
+    (aside,) = tmp_path.glob("healthd.db.set-aside-*[0-9]")
+    for path, known in ((tmp_path / "healthd.db", None), (aside, REMEDIATION)):
+        store = Store(path, now=START)
+        assert (store.open_remediation(), store.set_aside) == (known, "")
+        store.close()
+
+
+def test_it_is_set_aside_as_soon_as_the_instance_is_known(tmp_path: Path) -> None:
+    """A start that its metadata service did not answer makes it no other node's."""
+    of_n1(tmp_path).close()
+    for instance in ("", "i-2"):
+        store = owned(tmp_path, "n2", instance)
+        assert bool(store.set_aside) == bool(instance)
+        store.close()
+
+
+def owned(folder: Path, node: str, instance: str) -> Store:
+    return Store(folder / "healthd.db", now=START, owner=Owner(node=node, instance=instance))
+
+
+def of_n1(folder: Path) -> Store:
+    """A remediation is open."""
+    store = owned(folder, "n1", "i-1")
+    saved(store, History(instance_id="i-1"))
+    store.save_remediation(REMEDIATION, EVENT)
+    return store
 
 
 def test_events_come_back_in_order_and_the_newest_first_in(tmp_path: Path) -> None:
