@@ -10,7 +10,7 @@ log says it once.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Protocol
 
@@ -47,7 +47,8 @@ class _OpenJobFinding(Struct, frozen=True, kw_only=True):
 
 
 class JobComparer:
-    """Compares each running job of two nodes or more every ``every_s`` seconds; 0: none."""
+    """Compares each running job of two nodes or more every ``every_s`` seconds; 0: none. A finding is over once its
+    node is compared without it: a node that does not answer says nothing."""
 
     def __init__(
         self,
@@ -79,7 +80,7 @@ class JobComparer:
         for job in self._compared_s.keys() - running.keys():
             del self._compared_s[job]
             self._told.pop(job, None)
-            self._end(job, {})
+            self._end(job)
         new = [entry for each in self._due(running) for entry in self._compare(each, now)]
         self._stats.job_findings = tuple(one.found.finding.code for of in self._seen.values() for one in of.values())
         return tuple(new)
@@ -121,16 +122,17 @@ class JobComparer:
                 act=f"job {listed.id} {each.label}",
                 outcome=each.finding.message,
             )
-        before = self._seen.get(listed.id, {})
-        self._end(listed.id, found)
-        self._seen[listed.id] = {
-            key: before.get(key, _OpenJobFinding(found=each, since=now)) for key, each in found.items()
+        compared = {each.node for each in result.ranking.devices}
+        kept = {
+            key: one for key, one in self._seen.get(listed.id, {}).items() if key in found or key[1] not in compared
         }
+        self._end(listed.id, kept)
+        self._seen[listed.id] = {key: _OpenJobFinding(found=each, since=now) for key, each in found.items()} | kept
 
-    def _end(self, job: str, found: Mapping[tuple[str, str, str], JobFinding]) -> None:
+    def _end(self, job: str, kept: Collection[tuple[str, str, str]] = ()) -> None:
         """Log the findings of a job that are over; of one that has ended all are."""
         for key, seen in self._seen.pop(job, {}).items():
-            if key not in found:
+            if key not in kept:
                 since = f"{seen.since:%H:%M:%S} UTC"
                 self._log.info("job.finding.over", job=job, node=seen.found.node, code=key[0], since=since)
 

@@ -80,7 +80,10 @@ class JobComparison(Struct, frozen=True, kw_only=True):
             for each in self.findings
         ]
         limits = f"score {THRESHOLD:g} or more, {QUIET_S / 60:g} min without traffic"
-        lines.append(f"ok        no straggler and no hang ({limits})" if not self.findings else _SHADOW)
+        if not self.ranking.devices:
+            lines.append("unknown   nothing could be compared")
+        else:
+            lines.append(_SHADOW if self.findings else f"ok        no straggler and no hang ({limits})")
         for title, deviations in (("nodes", self.ranking.nodes), ("devices", self.ranking.devices)):
             for place, far in enumerate(deviations[:_SHOWN]):
                 name = " ".join(filter(None, (far.node, far.label)))

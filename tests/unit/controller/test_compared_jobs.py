@@ -82,6 +82,21 @@ def test_a_straggler_is_a_finding_in_shadow_once() -> None:
     assert not cluster.stats.job_findings
 
 
+def test_a_node_that_does_not_answer_ends_no_finding() -> None:
+    """It says nothing about its GPUs: the finding is over once the node is compared without it."""
+    cluster = Cluster()
+    cluster.turn(running())
+    with capture_logs() as logs:
+        cluster.answers = False
+        cluster.turn(running(), after_s=600.0)
+        assert cluster.stats.job_findings == ("job.straggler",)
+        cluster.answers = True
+        assert cluster.turn(running(), after_s=UNREACHED_S) == ()
+        cluster.slow = False
+        cluster.turn(running(), after_s=600.0)
+    assert [each["event"] for each in logs] == ["job.uncompared", "job.finding.over"]
+
+
 def test_a_job_that_ends_takes_its_findings_with_it() -> None:
     """And another run of it begins again."""
     cluster = Cluster()

@@ -93,6 +93,7 @@ def test_what_is_missing_is_a_remark() -> None:
     young = of_nodes(answer("n1"), answer("n2"), age_s=700.0)
     assert young.remarks[0] == "the job is young: its first 10 min do not count, and 16 min are needed"
     assert "no reading of 4 devices has 6 samples" in young.remarks[1]
+    assert young.text.splitlines()[-1] == "unknown   nothing could be compared"
     few = of_nodes(answer("n1"), n1=frozenset({0}))
     assert few.remarks == ("1 GPUs have readings; 4 are needed to tell which one differs",)
     body = json.loads(answer("n2").body)
