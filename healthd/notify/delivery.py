@@ -51,8 +51,8 @@ class RefusedError(NotDeliveredError):
 
 
 Deliver = Callable[[Message], str | None]
-"""Delivers a message. Returns the receiver's name for it, by which a later message of the same incident updates it;
-None or "" for none. Raises NotDeliveredError."""
+"""Delivers a message. Returns what a later message of the same incident needs of it, such as the receiver's name for
+it; None or "" for nothing. Raises NotDeliveredError."""
 
 
 class Receiver(Struct, frozen=True, kw_only=True):

@@ -243,6 +243,40 @@ def test_what_healthd_repairs_wakes_nobody_up(fields: dict[str, Any], done: tupl
     assert (actions(about), severity(about)) == (done, word)
 
 
+ACKED = {"state": IncidentState.ACKNOWLEDGED, "event": Occasion.CHANGED}
+
+
+def news(state: NewsKind, *, is_over: bool = False) -> tuple[NewsItem, ...]:
+    over = SINCE if is_over else None
+    return (NewsItem(key="k", state=state, message="m", since=SINCE, over=over, next_step=""),)
+
+
+@pytest.mark.parametrize(
+    ("messages", "done"),
+    [
+        (
+            [{}, ACKED, ACKED, {"news": news(NewsKind.NOW)}, {"news": news(NewsKind.NOW)}],
+            "trigger ack ack again trigger",
+        ),
+        ([ACKED, {"news": news(NewsKind.OVER, is_over=True)}, {"news": news(NewsKind.WRONG)}], "ack trigger again"),
+        ([{}, STEP, {"needs_operator": True, "news": news(NewsKind.WRONG)}, STEP], "trigger trigger again trigger"),
+        ([{"step": ""}, {"needs_operator": True, "news": news(NewsKind.WRONG)}], "trigger trigger"),
+        ([ACKED, {**STEP, "news": news(NewsKind.STEP)}, RESOLVED], "ack trigger resolve"),
+    ],
+)
+def test_an_operator_hears_of_what_is_no_longer_acknowledged(
+    service: Service, secret: Secret, messages: list[dict[str, Any]], done: str
+) -> None:
+    """PagerDuty notifies of no trigger while an incident is acknowledged: a resolve goes before it. So where a repair
+    is given up that was a warning until then, which an operator may have acknowledged there."""
+    service.answers = lambda path, body: (202, {"status": "success"})
+    deliver, before = to_pagerduty(secret("key", "R0"), service.url), ""
+    for fields in messages:
+        before = deliver(a_message(before=before, **fields)) or ""
+    sent = " ".join(body["event_action"] for _, body in service.asked)
+    assert sent.replace("acknowledge", "ack").replace("resolve trigger", "again") == done
+
+
 def test_a_refusal_of_pagerduty_is_said_without_the_key(service: Service, secret: Secret) -> None:
     """Which stands in the body, and PagerDuty may quote it."""
     service.answers = lambda path, body: (400, {"errors": [f"routing key {body['routing_key']} is unknown"]})
