@@ -185,9 +185,14 @@ def _is_late(remediation: Remediation, seen: KnownFaults) -> bool:
     return seen.waited >= (seen.verify_timeout if was_repaired else seen.settle)
 
 
+def ending_jobs(open_: Sequence[RuleAnswer]) -> list[RuleAnswer]:
+    """The open faults after which a job on the node cannot go on, and whose rule says more than to wait."""
+    return [answer for answer in open_ if answer.on_job.after_s is not None and _ends_job(answer)]
+
+
 def ending_job(open_: Sequence[RuleAnswer]) -> RuleAnswer | None:
-    """The open fault after which a job on the node cannot go on, and whose rule says more than to wait, or None."""
-    return next((answer for answer in open_ if answer.on_job.after_s is not None and _ends_job(answer)), None)
+    """The first of them, or None."""
+    return next(iter(ending_jobs(open_)), None)
 
 
 def planned_on_job(answers: Sequence[RuleAnswer], diagnosis: Diagnosis) -> OnJob:

@@ -82,7 +82,8 @@ class JobStage(StrEnum):
 class JobRestart(Struct, frozen=True, kw_only=True):
     """The restart of one run of a job by one remediation. ``job``: its id, "" where there is none to act on; ``run``:
     how often it had been restarted before. ``title``: id, user and all nodes. ``at``: when the stage
-    began."""
+    began. ``gpus``: those of the node that it has, where it was left alone for the fault of another; one of these may
+    fail yet."""
 
     job: str
     run: int
@@ -90,6 +91,7 @@ class JobRestart(Struct, frozen=True, kw_only=True):
     stage: JobStage
     at: datetime
     note: str = ""
+    gpus: tuple[int, ...] = ()
 
     @property
     def is_over(self) -> bool:
@@ -137,7 +139,9 @@ def on_its_gpu(restart: JobRestart, index: int | None, gpus: Collection[int], no
     if index is None or not gpus or index in gpus:
         return restart
     why = f"GPU {index} is none of its GPUs here, which are {', '.join(map(str, sorted(gpus)))}"
-    return restart.at_stage(JobStage.OVER, now, f"job {restart.title} is left alone: {why}")
+    return replace(
+        restart.at_stage(JobStage.OVER, now, f"job {restart.title} is left alone: {why}"), gpus=tuple(sorted(gpus))
+    )
 
 
 def none_to_act_on(why: str, now: datetime) -> JobRestart:

@@ -10,6 +10,7 @@ Nothing of it holds the remediation up. It must not decide which job, or whether
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from msgspec.structs import replace
@@ -17,7 +18,7 @@ from msgspec.structs import replace
 from healthd.core.errors import BackendError, BackendRefused, SlotTaken
 from healthd.core.model import Step
 from healthd.judge.devices import index_of
-from healthd.remediation.decide.drive import ending_job
+from healthd.remediation.decide.drive import ending_jobs
 from healthd.remediation.decide.on_job import (
     WAIT,
     JobAct,
@@ -59,18 +60,20 @@ class JobRestarts:
         Raises StoreError: then nothing was done.
         """
         restart = remediation.job
-        if not _is_out(remediation) or (restart is not None and restart.is_over):
+        if not _is_out(remediation) or (restart is not None and restart.is_over and not restart.gpus):
             return remediation, ""
-        answer = None if remediation.release_command else ending_job(self._gates.open_now())
-        if (restart is None and answer is None) or self._gates.at_rest(remediation) is not None:
+        answers = [] if remediation.release_command else ending_jobs(self._gates.open_now())
+        if restart is not None and restart.is_over:  # left alone for the fault of another GPU
+            answers = [answer for answer in answers if _gpu_of(answer) in (None, *restart.gpus)]
+            restart = None
+        if (restart is None and not answers) or self._gates.at_rest(remediation) is not None:
             return remediation, ""
         if self._control is None:
             return self._written(remediation, none_to_act_on(_NO_JOBS, now), _NO_JOBS)
         try:
             if restart is not None:
-                return self._continued(remediation, restart, self._control, answer, now)
-            assert answer is not None  # noqa: S101 - else there is nothing to begin
-            return self._begun(remediation, self._control, answer, now)
+                return self._continued(remediation, restart, self._control, next(iter(answers), None), now)
+            return self._begun(remediation, self._control, answers, now)
         except BackendError as error:
             written = self._journal.last  # how far it came is on disk: what was taken stays taken
             restart = written.job if written is not None and written.id == remediation.id else restart
@@ -83,18 +86,21 @@ class JobRestarts:
         return _REREAD_S if restart is not None and restart.is_asked else None
 
     def _begun(
-        self, remediation: Remediation, control: JobControl, answer: RuleAnswer, now: datetime
+        self, remediation: Remediation, control: JobControl, answers: Sequence[RuleAnswer], now: datetime
     ) -> tuple[Remediation, str]:
-        restart = begun(control.jobs(), answer.root.since, now)
-        if not restart.is_over:
-            part = answer.diagnosis.component
-            index = index_of(part) if part.kind == "gpu" else None
-            restart = on_its_gpu(restart, index, control.gpus(restart.job), now)
-        if restart.is_over:
-            return self._written(remediation, restart, restart.note)
-        message = f"intends to act on job {restart.title}, which cannot go on after {answer.root.code}: {answer.on_job}"
-        remediation, _ = self._written(remediation, restart, message)
-        return self._claimed(remediation, restart, control, answer, now)
+        """For the first of these faults that the job cannot go on after; else what was found of the first one."""
+        jobs, left = control.jobs(), None
+        for answer in answers:
+            restart = begun(jobs, answer.root.since, now)
+            if not restart.is_over:
+                restart = on_its_gpu(restart, _gpu_of(answer), control.gpus(restart.job), now)
+            if not restart.is_over:
+                after = f"which cannot go on after {answer.root.code}: {answer.on_job}"
+                remediation, _ = self._written(remediation, restart, f"intends to act on job {restart.title}, {after}")
+                return self._claimed(remediation, restart, control, answer, now)
+            left = left or restart
+        assert left is not None  # noqa: S101 - else there is nothing to begin
+        return self._written(remediation, left, left.note)
 
     def _claimed(
         self,
@@ -207,6 +213,12 @@ class JobRestarts:
         if restart.is_over and restart.job and (before is None or not before.is_asked):
             self.outcomes[JobOutcome.LEFT] += 1
         return remediation, message
+
+
+def _gpu_of(answer: RuleAnswer) -> int | None:
+    """The index of the GPU with the fault; None where it is not known or no GPU's."""
+    part = answer.diagnosis.component
+    return index_of(part) if part.kind == "gpu" else None
 
 
 def _is_out(remediation: Remediation) -> bool:

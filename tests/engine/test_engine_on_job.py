@@ -232,6 +232,20 @@ def test_a_fault_of_a_gpu_that_the_job_does_not_have_leaves_it_alone(tmp_path: P
     assert (_jobs(own).sent, _jobs(own).requeued) == ONCE
 
 
+@pytest.mark.parametrize("at_s", [10, 300], ids=["at once", "later"])
+def test_a_fault_of_its_own_gpu_beside_that_of_another_ends_it(tmp_path: Path, at_s: int) -> None:
+    """Two GPUs fall off the bus, and the job has the second one."""
+    world = story(
+        tmp_path,
+        mode=Mode.QUARANTINE,
+        fault=replace(XID_79, component=gpu_component(uuid="GPU-5e1f", index=3)),
+    )
+    _jobs(world).has_gpus["12"] = frozenset({4, 5})
+    world.at(at_s, lambda: world.log_line(replace(XID_79, component=gpu_component(uuid="GPU-0a2b", index=4))))
+    world.run(80)
+    assert (_jobs(world).sent, _jobs(world).requeued) == ONCE
+
+
 def test_a_warning_leaves_the_job_alone(tmp_path: Path) -> None:
     """Although it takes the node out."""
     world = story(tmp_path, mode=Mode.QUARANTINE, fault=replace(XID_79, severity=Severity.WARNING))
