@@ -69,13 +69,14 @@ class IncidentRules(Struct, frozen=True, kw_only=True):
 
 class Sighting(Struct, frozen=True, kw_only=True):
     """One node that has, or had, a finding. ``root``: what findings of one cause have in common. ``at``: since when,
-    the first time. ``gone``: since when it no longer has it. ``seen``: when its agent said so last. ``grave``: it is
-    more than a warning."""
+    the last time. ``first``: since when, the first time of the days over which a slow story is counted. ``gone``: since
+    when it no longer has it. ``seen``: when its agent said so last. ``grave``: it is more than a warning."""
 
     root: str
     code: str
     node: str
     at: datetime
+    first: datetime
     seen: datetime
     gone: datetime | None = None
     grave: bool = False
@@ -255,7 +256,7 @@ def _sightings(
             at = min(summary.since or summary.at or now, now)
             grave = summary.state is not NodeState.WARNING
             root = root_of(summary.code, summary.component, domains.get(node.name, ""))
-            found.append(Sighting(root=root, code=summary.code, node=node.name, at=at, seen=now, grave=grave))
+            found.append(Sighting(root=root, code=summary.code, node=node.name, at=at, first=at, seen=now, grave=grave))
     roots = [each for each in found if each.grave and each.node in domains and _is_gpu(each.code)]
     return [each for each in found if not _is_sympathetic(each, roots, domains, timedelta(minutes=rules.minutes))]
 
@@ -281,14 +282,16 @@ def _is_sympathetic(each: Sighting, roots: Iterable[Sighting], domains: Mapping[
 def _merged(
     before: Iterable[Sighting], seen: Mapping[tuple[str, str], Sighting], unknown: Collection[str], now: datetime
 ) -> tuple[Sighting, ...]:
-    """The sightings with those of now: one for each root and node, from its first time within the window."""
+    """The sightings with those of now: one for each root and node. One that was away for less than it takes to end an
+    incident was never gone."""
     merged = dict(seen)
     for old in before:
         key = (old.root, old.node)
         if key in seen:
-            is_recent = now - old.at < TREND_WINDOW or old.gone is None
-            first = min(old.at, seen[key].at) if is_recent else seen[key].at
-            merged[key] = replace(seen[key], at=first, grave=old.grave or seen[key].grave)
+            new = seen[key]
+            at = min(old.at, new.at) if old.gone is None or now - old.gone < ENDS_AFTER else new.at
+            first = min(old.first, at) if old.gone is None or now - old.first < TREND_WINDOW else at
+            merged[key] = replace(new, at=at, first=first, grave=old.grave or new.grave)
         elif old.node in unknown and old.gone is None and now - old.seen < UNKNOWN_COUNTS:
             merged[key] = old
         elif now - old.at < TREND_WINDOW:
@@ -304,7 +307,7 @@ def _opened(root: str, group: Sequence[Sighting], reading: FleetReading) -> Inci
     if began is not None:
         return Incident(id=_id(root, began), root=root, began=began)
     if _is_growing(group, reading.now, reading.watched):
-        began = min(each.at for each in group)
+        began = min(each.first for each in group)
         return Incident(id=_id(root, began), root=root, began=began, slow=True)
     return None
 
@@ -340,8 +343,8 @@ def _is_growing(group: Sequence[Sighting], now: datetime, watched: datetime) -> 
     if now - watched < TREND_WINDOW:
         return False
     half = now - TREND_WINDOW / 2
-    late = sum(each.at >= half for each in group)
-    total = sum(each.at >= now - TREND_WINDOW for each in group)
+    late = sum(each.first >= half for each in group)
+    total = sum(each.first >= now - TREND_WINDOW for each in group)
     return late > total - late and sum(comb(total, each) for each in range(late, total + 1)) < _CHANCE * 2**total
 
 

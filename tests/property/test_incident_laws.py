@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from healthd.fleet.incidents import IncidentMemory, IncidentRules, observed
 from healthd.fleet.nodes import FleetNode, fleet_nodes
@@ -65,6 +66,33 @@ def test_a_domain_is_fenced_only_for_its_own_hardware_in_most_of_it(nodes: tuple
         for each in grave:
             if each.listed.group != incident.broken_domain and each.summary and each.summary.since:
                 assert abs(each.summary.since - incident.began) > window
+
+
+@given(st.lists(fleets(), max_size=3), fleets())
+def test_what_nodes_had_and_lost_days_ago_changes_no_incident_of_today(
+    past: list[tuple[FleetNode, ...]], nodes: tuple[FleetNode, ...]
+) -> None:
+    """Whatever each had before, this too: a reader that remembers finds the incidents that a new one finds."""
+    memory, past = IncidentMemory(), [*past, nodes]
+    for days, before in zip(range(2 * len(past), 0, -2), past, strict=True):
+        at = NOW - timedelta(days=days)
+        memory = observed(memory, _moved(before, at - NOW), at, RULES)
+        for hours in (24, 25):  # without it, and long enough for the end of an incident
+            memory = observed(memory, (), at + timedelta(hours=hours), RULES)
+    found = observed(memory, nodes, NOW, RULES).open
+    assert [(each.id, each.began, each.nodes, each.first) for each in found] == [
+        (each.id, each.began, each.nodes, each.first)
+        for each in observed(IncidentMemory(), nodes, NOW, RULES).incidents
+    ]
+
+
+def _moved(nodes: tuple[FleetNode, ...], by: timedelta) -> tuple[FleetNode, ...]:
+    found = []
+    for each in nodes:
+        summary = each.summary
+        text = "" if summary is None else replace(summary, at=NOW + by, since=(summary.since or NOW) + by).text
+        found.append(replace(each.listed, summary=text))
+    return fleet_nodes(found, (), {}, NOW + by, silent_after_s=1500)
 
 
 @given(fleets(), st.randoms())

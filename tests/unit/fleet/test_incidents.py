@@ -215,6 +215,27 @@ def test_an_incident_ends_after_a_while_and_comes_back_as_itself_on_that_day() -
     assert not seen(well(NOW + KEPT * 2), over, NOW + KEPT * 2).incidents
 
 
+def test_nodes_that_had_it_before_have_it_again_at_once() -> None:
+    """Each had it by itself on a day of its own: what they have together today is an incident of today. One that was
+    away for less than it takes to end an incident was never gone."""
+    days = {name: NOW - timedelta(days=day) for day, name in enumerate(names(4), start=3)}
+
+    def fleet(now: datetime) -> list[FleetNode]:
+        begins = {name: NOW if now >= NOW else days[name] for name in names(4)}
+        has = {name: at for name, at in begins.items() if at <= now < at + timedelta(hours=2)}
+        return [reading(each, "gpu.count" if each in has else "", since=has.get(each, now), now=now) for each in begins]
+
+    memory, now = IncidentMemory(), NOW - timedelta(days=7)
+    while now <= NOW:
+        memory = seen(fleet(now), memory, now)
+        now += timedelta(hours=1)
+    assert (only(memory).began, len(only(memory).active)) == (NOW, 4)
+    away = seen((reading(each, now=NOW + MINUTE) for each in names(4)), memory, NOW + MINUTE)
+    later = NOW + 9 * MINUTE
+    back = seen((reading(each, "gpu.count", since=later, now=later) for each in names(4)), away, later)
+    assert {each.at for each in back.sightings} == {NOW}
+
+
 def test_a_member_that_falls_silent_keeps_it_open_for_a_day() -> None:
     """Its end is not known; a node that stays dead does not keep it for ever, and one that is gone not at all."""
     bad = seen(reading(each, "gpu.count") for each in names(6))
