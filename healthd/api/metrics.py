@@ -30,14 +30,16 @@ from healthd.remediation.decide.remediation import Approval
 
 
 class MetricsPage(Bounded):
-    """The page of one agent. Label values are bounded: checks, codes and components of this node.
+    """The page of one agent. Label values are bounded: checks, codes and components of this node. ``began_s``: when the
+    process began, monotonic; None: now.
 
     It remembers which components each check has read, so that one that is no longer reported is unknown, not gone.
     """
 
-    def __init__(self, agent: Agent) -> None:
+    def __init__(self, agent: Agent, *, began_s: float | None = None) -> None:
         self._agent, self._health = agent, Health()
-        self._began, self._began_s = time.time(), time.monotonic()
+        self._began_s = time.monotonic() if began_s is None else began_s
+        self._began = time.time() - (time.monotonic() - self._began_s)
 
     def families(self) -> Iterator[Metric]:
         """Every metric of the node."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -16,12 +17,13 @@ Metrics = Callable[[], tuple[str, str]]
 
 
 def metrics_of(agent: Agent) -> Metrics:
-    """The page of a node."""
+    """The page of a node, whose process begins now."""
+    began_s = time.monotonic()
 
     def made() -> Bounded:
         from healthd.api.metrics import MetricsPage
 
-        return MetricsPage(agent)
+        return MetricsPage(agent, began_s=began_s)
 
     return on_demand(made)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -14,6 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from healthd.agent.agent import Agent, reading_agent
 from healthd.api.metric_families import MOST_SERIES
 from healthd.api.metrics import MetricsPage, metric_of
+from healthd.api.scrape import metrics_of
 from healthd.config.load import load
 from healthd.core.check import discover, judged, ok, unknown
 from healthd.core.model import (
@@ -70,6 +72,18 @@ def readings(*gpus: Component) -> list[Reading]:
 def health(page: MetricsPage) -> dict[str, float]:
     found = samples(page, "healthd_component_health", "check", "component")
     return {component: value for (check, component), value in found.items() if check == "gpu.ecc"}
+
+
+def test_the_process_began_before_its_first_scrape(agent: Agent) -> None:
+    """However late that comes: a scraper that was away for a day sees no start."""
+    before = time.time()
+    page = metrics_of(agent)
+    after = time.time()
+    time.sleep(0.1)
+    found = {each.name: each for each in text_string_to_metric_families(page()[1])}
+    assert before - 0.05 < found["healthd_start_time_seconds"].samples[0].value < after + 0.05
+    old = MetricsPage(agent, began_s=time.monotonic() - 86_400)
+    assert max(samples(old, "healthd_last_success_seconds", "check").values()) > 86_000
 
 
 def test_all_that_can_be_counted_is_there_from_the_start(agent: Agent) -> None:

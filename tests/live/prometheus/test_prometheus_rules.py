@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import inspect
 from pathlib import Path
 from typing import Any, get_type_hints
 
 import pytest
 import yaml
 
+from healthd.checks.lustre_io import LustreIoSettings
 from healthd.config.schema.controller import ControllerSection
 from healthd.config.schema.notify import MetricsSection
+from healthd.sources.filesystem import FilesystemSource
 from tests.live.prometheus.prometheus_server import promtool
 from tests.support.running import ROOT
 from tests.support.sampling import of_this_run
@@ -74,6 +77,13 @@ def test_an_alert_for_silence_outlasts_the_longest_interval_that_can_be_set() ->
     ):
         (longest,) = (each.le for each in get_type_hints(section, include_extras=True)[key].__metadata__)
         assert float(alerts()[name]["expr"].rpartition("> ")[2]) >= 2 * longest, name
+
+
+def test_the_alert_for_a_slow_mount_is_within_what_its_probe_can_measure() -> None:
+    """A probe that takes longer than its deadline has no reading, and is a hung mount."""
+    deadline_s = inspect.signature(FilesystemSource).parameters["deadline_s"].default
+    limit_s = float(alerts()["HealthdLustreSlow"]["expr"].split("#")[0].rpartition("> ")[2])
+    assert limit_s == LustreIoSettings().slow_after_s < deadline_s
 
 
 def test_the_example_configuration_is_one_of_prometheus(tmp_path: Path) -> None:
