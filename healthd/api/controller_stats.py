@@ -97,9 +97,11 @@ class ControllerStats(Struct, kw_only=True):
         self.taken, self.led_s, self.succeeded_s = self.taken + 1, time.monotonic(), None
 
     def left_lead(self) -> None:
-        """Note that another controller may lead now: that one reports the status of the nodes."""
+        """Note that another controller may lead now: that one reports the status of the nodes, sends the messages that
+        wait, and keeps state and ledger."""
         self.statuses, self.scopes, self.incidents, self.fences, self.problem = (), (), (), (), ""
-        self.job_findings = ()
+        self.job_findings, self.notifier = (), None
+        self.store_failing = self.ledger_failing = False
 
     def behind_s(self) -> float:
         """Seconds since a sync succeeded, or since the lead was taken where none has; 0 while another leads."""

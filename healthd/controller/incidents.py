@@ -115,7 +115,8 @@ class IncidentKeeper:
 
     def _leave_notices(self) -> str:
         """Have the cluster show the incidents that every receiver has accepted. Returns why it does not, or ""."""
-        accepted = self._stats.notifier.accepted if self._stats.notifier is not None else None
+        notifier = self._stats.notifier  # another thread takes it away with the lead
+        accepted = notifier.accepted if notifier is not None else None
         if self._cluster is None or not self._shows_notices or accepted is None:  # nodes send their own messages
             return ""
         wanted = tuple(_notices(self._memory.open, accepted))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -12,12 +13,14 @@ from healthd.api.controller_stats import ControllerStats
 from healthd.config.schema.notify import NotifySection
 from healthd.controller.notifications import FAILING_LASTS_S, controller_notifier, wrong_with_controller
 from healthd.core.model import Mode, Refusal, Remedy
-from healthd.notify.delivery import Receiver
+from healthd.notify.delivery import NotDeliveredError, Receiver
+from healthd.notify.message import Message
 from healthd.notify.news import AGAIN_S, LASTS_S
-from healthd.notify.notifier import Notifier
+from healthd.notify.notifier import Channel, Notifier
 from healthd.remediation.controller.node_status import NodeStatus, RepairState
 from healthd.remediation.decide.fleet import Scope
 
+NOW = datetime(2026, 11, 28, tzinfo=UTC)
 PAGED = NodeStatus(node="n1", message="refused: it is not drained", page=True, state=RepairState.REFUSED)
 SILENT = NodeStatus(node="n2", message="it did not come back from its reboot", state=RepairState.SILENT)
 REPAIRED = NodeStatus(node="n3", message="asked for", remedy=Remedy.REPLACE_NODE, state=RepairState.REPAIR)
@@ -62,6 +65,37 @@ def test_every_word_is_there_from_the_start() -> None:
     assert {key[1] for key in found if key[0] == "healthd_controller_refusals_total"} == set(Refusal)
     assert {key[1] for key in found if key[0] == "healthd_controller_decisions_total"} == set(RepairState)
     assert {key[1] for key in found if key[0] == "healthd_controller_sync_seconds_count"} == {"ok", "cluster", "store"}
+
+
+def test_one_that_led_reports_nothing_of_its_lead() -> None:
+    """What failed then fails no more, and the waiting message is the next leader's: its alerts end with the lead."""
+    made = course()
+
+    def refuse(message: Message) -> None:
+        raise NotDeliveredError("away")
+
+    made.statuses = (PAGED,)
+    made.notifier = controller_notifier(
+        NotifySection(webhook_url="http://127.0.0.1:1/"),
+        made,
+        name="head-1",
+        kept="",
+        keep=lambda _: None,
+        state_dir="/",
+    )
+    assert made.notifier is not None
+    made.notifier.channels = (Channel("webhook", Receiver(deliver=refuse), per_hour=9),)
+    made.ended("ok", 0.1, "")
+    for second in (0, 30):
+        made.notifier.tick(NOW + timedelta(seconds=second))
+    made.ended("store", 0.1, "disk is full")
+    made.ledger_failing = True
+    failing = ("healthd_store_failing",), ("healthd_controller_ledger_failing",)
+    waits = ("healthd_notifications_undelivered", "webhook")
+    assert [samples(made)[each] for each in (*failing, waits)] == [1, 1, 1]
+    made.left_lead()
+    found = samples(made)
+    assert [found.get(each) for each in (*failing, waits)] == [0, 0, None]
 
 
 def test_only_the_leader_falls_behind() -> None:
