@@ -59,6 +59,8 @@ _ANSWER_S = 10.0
 """For an answer to be taken, in seconds."""
 _BUSY = "too many pages are asked for at once; ask again\n"
 _AGAIN_S = 0.2
+_TAKEN_S = 5.0
+"""How often a taken address is tried again, in seconds."""
 _LOG_EVERY_S = 60.0
 _NOT_LOCAL = """this page is for this machine only; open a tunnel with `ssh -L {port}:127.0.0.1:{port} HOST` or
 `kubectl port-forward` and request http://127.0.0.1:{port}/; open to all clients: {open}
@@ -162,16 +164,57 @@ def agent_routes(agent: Agent, *, metrics: Callable[[], tuple[str, str]], proble
 
 def open_http(
     address: str, routes: Routes, log: Any, names: Collection[str] = (), *, local: bool = True
-) -> HttpServer | None:
-    """The HTTP server, or None where none is configured. A taken address is logged as an error and stops nothing else.
-    ``names``, ``local``: as in ``HttpServer``."""
+) -> HttpDoor | None:
+    """The HTTP server, or None where none is configured. ``names``, ``local``: as in ``HttpServer``."""
     if not address:
         return None
-    try:
-        return HttpServer(address, routes, log, names, local=local)
-    except OSError as error:
-        log.error("no HTTP server", address=address, error=str(error))
-        return None
+    return HttpDoor(address, lambda: HttpServer(address, routes, log, names, local=local), log)
+
+
+class HttpDoor:
+    """The server at an address, or the wait for it: a taken address stops nothing else. Any user of the machine can
+    take the port while a daemon is down, and none is to keep it from the next one by that."""
+
+    def __init__(self, address: str, listen: Callable[[], HttpServer], log: Any) -> None:
+        self._address, self._listen, self._log = address, listen, log
+        self._server: HttpServer | None = None
+        self._missing, self._ending = "", threading.Event()
+        self._waits = threading.Thread(target=self._await, name="http address", daemon=True)
+        if not self._has_opened():
+            self._waits.start()
+
+    def missing(self) -> str:
+        """Why there is no server yet, or ""."""
+        return self._missing
+
+    def problem(self) -> str:
+        """Why the server answers no request, or ""."""
+        return self._server.problem() if self._server is not None else ""
+
+    def close(self) -> None:
+        """Stop listening, or waiting."""
+        self._ending.set()
+        if self._waits.is_alive():
+            self._waits.join(timeout=_AGAIN_S)  # longer only where it looks up a host name
+        if self._server is not None:
+            self._server.close()
+
+    def _await(self) -> None:
+        while not self._ending.wait(_TAKEN_S) and not self._has_opened():
+            pass
+
+    def _has_opened(self) -> bool:
+        try:
+            self._server = self._listen()
+        except OSError as error:
+            if not self._missing:
+                self._log.error("no HTTP server", address=self._address, error=str(error))
+            self._missing = f"no HTTP server at {self._address}: {error}; trying again"
+            return False
+        if self._missing:
+            self._log.info("HTTP server listens", address=self._address)
+        self._missing = ""
+        return True
 
 
 class HttpServer:

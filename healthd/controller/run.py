@@ -23,7 +23,7 @@ from healthd import __version__
 from healthd.agent.node_facts import runs_kubernetes, runs_slurm
 from healthd.api.controller_stats import ControllerStats
 from healthd.api.exit_codes import ExitCode
-from healthd.api.http import HttpServer, common_routes, open_http
+from healthd.api.http import HttpDoor, common_routes, open_http
 from healthd.api.scrape import on_demand
 from healthd.config.schema.config import Config
 from healthd.controller.compared_jobs import JobComparer
@@ -144,7 +144,7 @@ class ControllerService:
         self._progress = Progress(config.controller.sync_timeout_s)
         self._messages: dict[str, str] = {}
         self._status, self._unshown = work.status(), ""
-        self._http: HttpServer | None = None
+        self._http: HttpDoor | None = None
         self._leading, self._stats = False, work.stats
         self._stats.leads = lambda: self._leading and work.leads()
         self._stats.slow = self._progress.slow
@@ -174,7 +174,7 @@ class ControllerService:
         self._log.info("stopping")
         return ExitCode.FAILED if self._failed else 0
 
-    def _open_http(self) -> HttpServer | None:
+    def _open_http(self) -> HttpDoor | None:
         settings = self._config.controller
         fleet = FleetPage(
             self._work.reading,

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec.structs import replace
 
@@ -47,6 +47,9 @@ from healthd.sources.imds import FastStart
 from healthd.sources.kmsg import KernelLog
 from healthd.state.lock import StateUnusable, is_usable, lock_state
 from healthd.state.store import StoreUnopened
+
+if TYPE_CHECKING:
+    from healthd.api.http import HttpDoor
 
 # The watchdog's, which systemd may set as low as twice this; a signal or a defect ends the wait at once. Checks that
 # are due behind one that hangs run beside it from the next tick on.
@@ -204,6 +207,7 @@ class Daemon:
         self._doors.append(server)
         if (http := self._open_http()) is not None:
             self._doors.append(http)
+            self.agent.troubles.append(http.missing)
         self._set_duties()
         for thread in threads:
             thread.start()
@@ -420,7 +424,7 @@ class Daemon:
             say=self._log.info,
         )
 
-    def _open_http(self) -> _Listening | None:
+    def _open_http(self) -> HttpDoor | None:
         if not self._config.daemon.http:
             return None
         from healthd.api.http import agent_routes, open_http

@@ -11,6 +11,7 @@ import socket
 import sqlite3
 import subprocess
 import time
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -298,3 +299,15 @@ def test_a_taken_port_is_said_and_the_node_is_watched_all_the_same(node: Running
         assert address in node.log.read_text()
         node.kernel_says(OFF_THE_BUS.format(pci=PCI))
         node.wait(lambda: is_held(node), 5.0, "drained as ever")
+        assert f"no HTTP server at {address}" in node.healthd("status", "--socket", str(node.socket)).stdout
+    node.wait(lambda: answers(address), 15.0, "it listens once the port is free")
+    assert "no HTTP server" not in node.healthd("status", "--socket", str(node.socket)).stdout
+
+
+def answers(address: str) -> bool:
+    """Whether the daemon's health page is there."""
+    try:
+        with urllib.request.urlopen(f"http://{address}/healthz", timeout=limit_s(5)) as answer:
+            return bool(answer.read() == b"ok\n")
+    except OSError:
+        return False
