@@ -31,6 +31,7 @@ from tests.simulation.invariants import Invariants, asks_for_a_person, node_of
 from tests.simulation.node import Node
 from tests.simulation.power import PowerSaving
 from tests.simulation.slurm import KILL_FAILED
+from tests.simulation.timeline import WallClock
 from tests.support.engine_wire import Killed, disk_is_full, kill, no_answer
 
 MINUTE, HOUR, DAY = 60.0, 3600.0, 86_400.0
@@ -74,6 +75,10 @@ class Rates(Struct, frozen=True, kw_only=True):
     held live as before."""
     slurmctld_killed: float = 0.0
     """kill -9 of slurmctld, which loses what it acknowledged since it last saved its state. 0: none, as of ``away``."""
+    slurmctld_clock: float = 0.0
+    """Steps of the clock of slurmctld's machine. 0: none, likewise."""
+    ignored: float = 0.0
+    """Acts that a platform acknowledges and never carries out. 0: none, likewise."""
     head_killed: float = 5.0
     disk_lost: float = 20.0
     disk_full: float = 15.0
@@ -133,6 +138,8 @@ class Law:
             (rates.killed, self._kill),
             (rates.away, self._stays_away),
             (rates.slurmctld_killed, self._kill_slurmctld),
+            (rates.slurmctld_clock, lambda: self._step(self._slurm.wall)),
+            (rates.ignored, self._ignore),
             (rates.head_killed, self._kill_head),
             (rates.disk_lost, self._lose_disk),
             (rates.disk_full, lambda: self._arm(disk_is_full, ("before save",))),
@@ -388,6 +395,9 @@ class Law:
         self._slurm.save()
         self._timeline.after(self._random.uniform(5.0, 5 * MINUTE), kill_it)
 
+    def _ignore(self) -> None:
+        self._busy_one().ignores_next = True
+
     def _kill_head(self) -> None:
         if self._head is not None and self._random.random() < 0.5:
             self._head.fuse.arm(self._random.randint(1, 80), kill)
@@ -402,10 +412,14 @@ class Law:
         self._busy_one().lose_disk(ring_rolled=self._random.random() < 0.5)
 
     def _set_clock(self) -> None:
-        """chronyd steps the clock of a machine, and some time later back."""
-        wall = self._random.choice(
-            [node.wall for node in self._nodes.values()] + ([self._head.wall] if self._head else [])
+        self._step(
+            self._random.choice(
+                [node.wall for node in self._nodes.values()] + ([self._head.wall] if self._head else [])
+            )
         )
+
+    def _step(self, wall: WallClock) -> None:
+        """chronyd steps the clock of a machine, and some time later back."""
         by_s = self._random.choice((-HOUR, -90.0, 30.0, HOUR))
         wall.set_by_s += by_s
 

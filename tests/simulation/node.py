@@ -89,6 +89,7 @@ class Node:
         self.platform = Platform(self._asked_to_reboot, self._asked_to_replace)
         self.platform.instance = self.instance
         self._power, self._replacing = 0, False
+        self.ignores_next = False
         self.daemon: Daemon | None = None
         self.changed_s = self._boots_s = 0.0
         self.start_daemon()
@@ -257,13 +258,24 @@ class Node:
         self._acts(self.name, Remedy.RESET_GPU)
         self.undergoes(Act.RESET)
 
+    def _is_ignored(self) -> bool:
+        """Whether the platform acknowledges this act, and never carries it out."""
+        is_ignored, self.ignores_next = self.ignores_next, False
+        if is_ignored:
+            self.note("the platform does not do what it acknowledged")
+        return is_ignored
+
     def _asked_to_reboot(self) -> None:
         self._acts(self.name, Remedy.REBOOT_NODE)
+        if self._is_ignored():
+            return
         takes_s = self._random.uniform(60.0, 400.0) if self._random.random() < 0.95 else self._random.uniform(900, 7200)
         self._ground.timeline.after(3.0, lambda: self.power_cycle(takes_s))
 
     def _asked_to_replace(self) -> None:
         self._acts(self.name, Remedy.REPLACE_NODE)
+        if self._is_ignored():
+            return
         self.platform.broken, chance = "", self._random.random()
         if chance < 0.03:
             self.platform.broken = "no such capacity, failed for good"

@@ -28,6 +28,7 @@ class Slurm(FakeCluster):
 
     def __init__(self, names: list[str], timeline: Timeline, wall: WallClock) -> None:
         super().__init__(*names, clock=wall.seconds, monotonic_s=timeline)
+        self.wall = wall
         self.heard: Callable[[FakeUpdate, bool], None] = lambda *_: None
         self.touched: Callable[[str], None] = lambda _: None
         self.lets_go: Callable[[str], None] = lambda _: None

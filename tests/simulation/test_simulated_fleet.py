@@ -76,9 +76,14 @@ SMALL = (
     replace(SLURMCTLD_KILLED, seed=3),
 )
 REGRESSIONS = (*SEEDS, *SMALL)
-FLEETS = {seed: (40, Rates()) for seed in range(1, 6)} | {seed: (30, Rates(away=0.5)) for seed in (13, 55)}
-"""By seeds, the size of a fleet and its law. In the last two, two daemons a day stay away for hours or days; once, no
-other node reported theirs."""
+FLEETS = (
+    {seed: (40, Rates()) for seed in range(1, 6)}
+    | {seed: (30, Rates(away=0.5)) for seed in (13, 55)}
+    | {seed: (30, Rates(slurmctld_clock=1.0, ignored=0.3)) for seed in (34,)}
+)
+"""By seeds, the size of a fleet and its law. In the last, slurmctld's clock steps, and platforms acknowledge acts that
+they never carry out. In the two before it, two daemons a day stay away for hours or days; once, no other node reported
+theirs."""
 
 
 SAMPLE = of_this_run()
