@@ -1,15 +1,17 @@
 """The log of a service, on stderr: JSON lines for the journal or a collector, and coloured lines on a terminal.
 
-A line has the name of its event, and fields. The sentence of an event, where it has one, is made from the fields.
+A line has the name of its event, and fields. The sentence of an event, where it has one, is made from the fields. A
+line that cannot be written stops no thread: a user may have filled the disk that it goes to.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import sys
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TextIO, cast
 
 import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
@@ -46,11 +48,33 @@ def service_logger(level: str) -> Any:
             *_renderers(on_terminal=sys.stderr.isatty()),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level.upper())),
-        logger_factory=structlog.WriteLoggerFactory(file=sys.stderr),
+        logger_factory=structlog.WriteLoggerFactory(file=cast(TextIO, _LogStream(sys.stderr))),
     )
     logging.getLogger("apscheduler.scheduler").setLevel(logging.ERROR)
     logging.getLogger("apscheduler.executors").setLevel(logging.CRITICAL)  # the daemon's listener logs a failed job
     return structlog.get_logger()
+
+
+class _LogStream:
+    """Standard error, which may be a full disk or a pipe that nothing reads any more. The next line that can be written
+    comes behind one with the number of those that are lost."""
+
+    def __init__(self, file: TextIO) -> None:
+        self._file, self._lost, self._why = file, 0, ""
+
+    def write(self, text: str) -> None:
+        """Write a line, or count it as lost."""
+        lost = {"event": "log.lost", "level": "error", "lines": self._lost, "error": self._why}
+        try:
+            self._file.write(f"{json.dumps(lost)}\n{text}" if self._lost else text)
+            self._file.flush()
+        except (OSError, ValueError) as error:  # the second: it was closed
+            self._lost, self._why = self._lost + 1, str(error)
+        else:
+            self._lost = 0
+
+    def flush(self) -> None:
+        """Each line is written through."""
 
 
 def add_sentence(_logger: WrappedLogger, _level: str, line: EventDict) -> EventDict:

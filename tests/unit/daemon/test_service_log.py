@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
+import os
 import re
 import string
 import sys
@@ -61,6 +63,35 @@ def test_a_terminal_shows_the_sentence(monkeypatch: pytest.MonkeyPatch, no_color
     assert re.search(r"\[info +\] healthd 1 started: node n1, mode observe +", plain)
     assert "name=daemon.started" in plain
     assert "nothing to do" in plain
+
+
+class Full(io.StringIO):
+    """A stderr on a disk that a user has filled."""
+
+    is_full = True
+
+    def write(self, text: str) -> int:
+        if self.is_full:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return super().write(text)
+
+
+def test_a_line_that_cannot_be_written_stops_nothing_and_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The engine logs what it does: its thread must not end by that."""
+    stderr = Full()
+    assert written(monkeypatch, stderr) == ""
+    stderr.is_full = False
+    lines = [json.loads(line) for line in written(monkeypatch, stderr).splitlines()]
+    assert [line["event"] for line in lines] == ["daemon.started", "engine"]  # a logger of its own
+    stderr.is_full = True
+    structlog.get_logger().info("engine")
+    stderr.is_full = False
+    structlog.get_logger().info("engine")
+    lines = [json.loads(line) for line in stderr.getvalue().splitlines()]
+    assert [(line["event"], line.get("lines")) for line in lines[2:]] == [("log.lost", 1), ("engine", None)]
+    assert lines[2]["error"] == "[Errno 28] No space left on device"
+    stderr.close()
+    structlog.get_logger().info("engine")
 
 
 def test_every_sentence_is_of_an_event_that_is_logged() -> None:
