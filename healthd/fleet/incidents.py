@@ -70,7 +70,8 @@ class IncidentRules(Struct, frozen=True, kw_only=True):
 class Sighting(Struct, frozen=True, kw_only=True):
     """One node that has, or had, a finding. ``root``: what findings of one cause have in common. ``at``: since when,
     the last time. ``first``: since when, the first time of the days over which a slow story is counted. ``gone``: since
-    when it no longer has it. ``seen``: when its agent said so last. ``grave``: it is more than a warning."""
+    when it no longer has it. ``seen``: when its agent said so last. ``grave``: it is more than a warning.
+    ``with_many``: the node was in an incident of many at once, so that it counts for no slow story."""
 
     root: str
     code: str
@@ -80,6 +81,7 @@ class Sighting(Struct, frozen=True, kw_only=True):
     seen: datetime
     gone: datetime | None = None
     grave: bool = False
+    with_many: bool = False
 
 
 class SharedCause(Struct, frozen=True, kw_only=True):
@@ -146,13 +148,15 @@ class IncidentMemory(Struct, frozen=True, kw_only=True):
 
 
 class FleetReading(Struct, frozen=True, kw_only=True):
-    """One reading of the fleet with what it is judged by. ``watched``: since when the fleet is remembered."""
+    """One reading of the fleet with what it is judged by. ``watched``: since when the fleet is remembered. ``unknown``:
+    the nodes of whose health nothing is known."""
 
     nodes: Sequence[FleetNode]
     now: datetime
     rules: IncidentRules
     domains: Mapping[str, str]
     watched: datetime
+    unknown: frozenset[str]
 
     @property
     def window(self) -> timedelta:
@@ -177,21 +181,29 @@ def observed(
     for each in sightings:
         by_root.setdefault(each.root, []).append(each)
     watched = memory.watched or now
-    reading = FleetReading(nodes=nodes, now=now, rules=rules, domains=domains, watched=watched)
-    known = {each.root: each for each in memory.open}
-    ended = [each for each in memory.incidents if each.ended is not None and now - each.ended < KEPT]
+    reading = FleetReading(
+        nodes=nodes, now=now, rules=rules, domains=domains, watched=watched, unknown=frozenset(names & unknown)
+    )
+    known = {(each.root, each.slow): each for each in memory.open}
+    ended = {each.id: each for each in memory.incidents if each.ended is not None and now - each.ended < KEPT}
     found: list[Incident] = []
-    for root in sorted(by_root.keys() | known.keys()):
+    for root in sorted(by_root.keys() | {each.root for each in memory.open}):
         group = by_root.get(root, [])
-        incident = known.get(root) or _opened(root, group, reading)
-        if incident is None:
-            continue
-        again = next((each for each in ended if each.id == incident.id), None)
-        if again is not None:  # it came back on the day on which it began
-            ended.remove(again)
-            incident = replace(again, ended=None, quiet=None, fenced=False)
-        found.append(_updated(incident, group, reading, names & unknown, sightings))
-    listed = sorted((*ended, *found), key=lambda each: (each.began, each.id))
+        many = known.get((root, False)) or _resumed(_at_once(root, group, reading), ended)
+        if many is not None:
+            many = _updated(many, group, reading, sightings)
+            found.append(many)
+            group = by_root[root] = [
+                replace(each, with_many=each.with_many or each.node in many.nodes) for each in group
+            ]
+        alone = [each for each in group if not each.with_many]
+        story = known.get((root, True))
+        if story is None and many is None:
+            story = _resumed(_over_days(root, alone, reading), ended)
+        if story is not None:
+            found.append(_updated(story, alone, reading, sightings))
+    sightings = tuple(each for root in sorted(by_root) for each in by_root[root])
+    listed = sorted((*ended.values(), *found), key=lambda each: (each.began, each.id))
     return IncidentMemory(watched=watched, domains=domains, sightings=sightings, incidents=tuple(listed))
 
 
@@ -289,9 +301,16 @@ def _merged(
         key = (old.root, old.node)
         if key in seen:
             new = seen[key]
-            at = min(old.at, new.at) if old.gone is None or now - old.gone < ENDS_AFTER else new.at
-            first = min(old.first, at) if old.gone is None or now - old.first < TREND_WINDOW else at
-            merged[key] = replace(new, at=at, first=first, grave=old.grave or new.grave)
+            goes_on = old.gone is None or now - old.gone < ENDS_AFTER
+            at = min(old.at, new.at) if goes_on else new.at
+            is_counted = goes_on or (now - old.first < TREND_WINDOW and not old.with_many)
+            merged[key] = replace(
+                new,
+                at=at,
+                first=min(old.first, at) if is_counted else at,
+                grave=old.grave or new.grave,
+                with_many=goes_on and old.with_many,
+            )
         elif old.node in unknown and old.gone is None and now - old.seen < UNKNOWN_COUNTS:
             merged[key] = old
         elif now - old.at < TREND_WINDOW:
@@ -300,16 +319,25 @@ def _merged(
     return tuple(ordered[-_MOST_SIGHTINGS:])
 
 
-def _opened(root: str, group: Sequence[Sighting], reading: FleetReading) -> Incident | None:
-    """The incident that this group is now, or None where it is each node's own."""
+def _at_once(root: str, group: Sequence[Sighting], reading: FleetReading) -> Incident | None:
+    """The incident that this group is now, by many nodes at once or by most of an NVLink domain; or None."""
     active = [each for each in group if each.gone is None and each.seen == reading.now]
     began = _burst(active, reading.rules) or _of_domain(root, active, reading.domains, reading.nodes)
-    if began is not None:
-        return Incident(id=_id(root, began), root=root, began=began)
-    if _is_growing(group, reading.now, reading.watched):
-        began = min(each.first for each in group)
-        return Incident(id=_id(root, began), root=root, began=began, slow=True)
-    return None
+    return None if began is None else Incident(id=_id(root, began), root=root, began=began)
+
+
+def _over_days(root: str, alone: Sequence[Sighting], reading: FleetReading) -> Incident | None:
+    """The slow story of nodes that get it one by one, or None."""
+    if not _is_growing(alone, reading.now, reading.watched):
+        return None
+    began = min(each.first for each in alone)
+    return Incident(id=_id(f"slow {root}", began), root=root, began=began, slow=True)
+
+
+def _resumed(incident: Incident | None, ended: dict[str, Incident]) -> Incident | None:
+    """The same, or the one of this id that had ended: it came back on the day on which it began."""
+    again = ended.pop(incident.id, None) if incident is not None else None
+    return incident if again is None else replace(again, ended=None, quiet=None, fenced=False)
 
 
 def _burst(active: Iterable[Sighting], rules: IncidentRules) -> datetime | None:
@@ -355,16 +383,12 @@ def _id(root: str, began: datetime) -> str:
 
 
 def _updated(
-    incident: Incident,
-    group: Sequence[Sighting],
-    reading: FleetReading,
-    unknown: Collection[str],
-    sightings: Iterable[Sighting],
+    incident: Incident, group: Sequence[Sighting], reading: FleetReading, sightings: Iterable[Sighting]
 ) -> Incident:
     """The incident with what its nodes say now, and its end where it is over."""
     now = reading.now
     now_in = [each for each in group if each.gone is None and each.seen == now]
-    silent = [each.node for each in group if each.gone is None and each.seen != now and each.node in unknown]
+    silent = [each.node for each in group if each.gone is None and each.seen != now and each.node in reading.unknown]
     since = incident.began if incident.slow else incident.began - reading.window
     joined = {each.node for each in group if each.at >= since or each.gone is None}
     members = sorted(joined | set(incident.nodes))

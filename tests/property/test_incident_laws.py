@@ -21,11 +21,11 @@ CODES = ("", "gpu.imex.not_up", "gpu.nvlink.dead", "gpu.xid.79", "gpu.xid.149", 
 
 @st.composite
 def fleets(draw: st.DrawFn) -> tuple[FleetNode, ...]:
-    """Up to 24 nodes in three racks, of which two are NVLink domains."""
-    found = []
+    """Up to 24 nodes in three racks, of which two are NVLink domains. Half of them have one code, as a rule."""
+    found, common = [], draw(st.sampled_from(CODES))
     for number in range(draw(st.integers(1, 24))):
         rack = draw(st.sampled_from(("nvl-1", "nvl-2", "leaf")))
-        code = draw(st.sampled_from(CODES))
+        code = draw(st.sampled_from((common,) * len(CODES) + CODES))
         state = draw(st.sampled_from(NodeState))
         since = NOW - timedelta(minutes=draw(st.integers(0, 30)))
         kind = "p5.48xlarge" if rack == "leaf" else "p6e-gb200.36xlarge"
@@ -84,6 +84,23 @@ def test_what_nodes_had_and_lost_days_ago_changes_no_incident_of_today(
         (each.id, each.began, each.nodes, each.first)
         for each in observed(IncidentMemory(), nodes, NOW, RULES).incidents
     ]
+
+
+@given(fleets())
+def test_what_is_over_stays_over(nodes: tuple[FleetNode, ...]) -> None:
+    """However long the fleet has been watched: once all nodes are healthy, no incident opens a second time. A story of
+    days goes on for as long as its days do."""
+    memory = observed(IncidentMemory(watched=NOW - timedelta(days=30)), nodes, NOW, RULES)
+    was_open = {each.id for each in memory.open}
+    healthy = NodeSummary(state=NodeState.OK, at=NOW)
+    for minutes in range(1, 121, 7):
+        now = NOW + timedelta(minutes=minutes)
+        listed = [replace(each.listed, summary=replace(healthy, at=now).text) for each in nodes]
+        memory = observed(memory, fleet_nodes(listed, (), {}, now, silent_after_s=1500), now, RULES)
+        is_open = {each.id for each in memory.open}
+        assert is_open <= was_open
+        was_open = is_open
+    assert all(each.slow for each in memory.open)
 
 
 def _moved(nodes: tuple[FleetNode, ...], by: timedelta) -> tuple[FleetNode, ...]:

@@ -285,6 +285,31 @@ def test_a_story_of_days_is_an_incident_with_a_trend() -> None:
     assert not seen(fleet(end), replace(memory, sightings=even, incidents=()), end).open
 
 
+def test_many_at_once_are_an_incident_beside_a_story_of_days() -> None:
+    """Nine nodes over days, and then thirty within a minute: these are an incident of today, whose nodes hold their own
+    messages. Neither those nor that incident itself, once it is over, are a story of days."""
+    start, now = NOW - timedelta(days=7), NOW - timedelta(days=20)
+    days = {name: start + timedelta(days=number * 0.7) for number, name in enumerate(names(9))}
+    begins = {**days, **dict.fromkeys(names(30, 10), NOW)}
+
+    def fleet(now: datetime, last: datetime) -> list[FleetNode]:
+        has = {name: at for name, at in begins.items() if at <= now < last}
+        return [reading(each, "gpu.count" if each in has else "", since=has.get(each, now), now=now) for each in begins]
+
+    memory = IncidentMemory()
+    while now < NOW:
+        memory, now = seen(fleet(now, NOW), memory, now), now + timedelta(hours=6)
+    (story,) = memory.open
+    assert (story.slow, len(story.active)) == (True, 9)
+    memory = seen(fleet(NOW, NOW + MINUTE), memory, NOW)
+    slow, many = memory.open
+    assert (slow.id, slow.slow) == (story.id, True)
+    assert (many.slow, many.began, many.id) != (True, NOW, story.id)
+    assert set(names(30, 10)) <= set(many.active)
+    memory = passed(lambda now: fleet(now, NOW), memory, NOW + MINUTE, NOW + 60 * MINUTE)
+    assert {each.id: each.is_open for each in memory.incidents} == {story.id: False, many.id: False}
+
+
 def test_what_an_operator_reads() -> None:
     """Open ones first, each with its id, age, nodes and root; the same as data."""
     memory = seen(reading(each, "lustre.missing", "mount:/fsx") for each in names(4))
