@@ -23,6 +23,7 @@ _LOCAL_ONLY = ("--no-daemon", "--config", "--help", "-h", "--version")
 _HOOK_LOCAL_ONLY = ("--help", "-h")  # a hook's --config is for check runs without a daemon; a daemon comes first
 _DIED_WITHIN_S = 2.0  # of a hook: later there is no time left for check runs of its own
 _DYING_S = 0.3  # a process that dies may close the socket that it listens on after the one of its client
+_NOT_PERMITTED = 77  # EX_NOPERM, as `healthd.api.exit_codes`
 _INTERRUPTED = 130  # by Ctrl-C: 128 and the number of the signal, as shells count
 _HOOK_CODES = (0, 1, 64)  # any other drains the node with "Prolog error": an error of healthd never refuses a job
 _HOOK_ENVIRON = (  # what healthd.job.job reads of a hook's job
@@ -124,11 +125,14 @@ def _is_refused(path: str) -> bool:
 
 
 def _unanswered(verb: str, path: str, arguments: list[str], error: Exception) -> int:
-    """A daemon listens but does not answer: the node is unknown, and the hook lets the job pass."""
+    """A daemon listens but does not answer, or not this user: the node is unknown, and the hook lets the job pass."""
     if verb == "hook":
         from healthd.core.unseen import note
 
         note(path, arguments)
+    elif isinstance(error, PermissionError):
+        may_not = f"uid {os.geteuid()} may not ask the daemon at {path}; be root, or in [daemon] readers or group"
+        return print_answer(_NOT_PERMITTED, "", f"healthd: {may_not}\n")
     passes = "; the job passes" if verb == "hook" else ""
     words = f"healthd: the daemon did not answer: {error}{passes}; see `journalctl -u healthd`\n"
     return print_answer(0 if verb == "hook" else 2, "", words)

@@ -7,6 +7,8 @@ import grp
 import http.client
 import json
 import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -14,7 +16,7 @@ import pytest
 
 from tests.live.slurm.slurm_conf import free_ports
 from tests.support.limits import limit_s
-from tests.support.running import NOBODY, RunningNode
+from tests.support.running import NOBODY, ROOT, RunningNode
 
 pytestmark = [
     pytest.mark.process,
@@ -49,6 +51,21 @@ def test_a_user_who_is_no_reader_cannot_ask(node_for: Callable[[str], RunningNod
     assert refused.returncode != 0
     assert f"uid {NOBODY} may not ask the daemon at s; be root, or in [daemon] readers or group" in refused.stderr
     assert node.status() is not None
+
+
+@pytest.mark.parametrize("verb", ["status", "check"])
+def test_a_user_who_is_no_reader_is_refused_on_the_hot_path(node_for: Callable[[str], RunningNode], verb: str) -> None:
+    """By the command itself, with the code of a user who may not: the daemon is no silent one."""
+    node = node_for("root")
+    node.folder.chmod(node.folder.stat().st_mode | 0o011)
+    as_nobody = f"os.setgroups([]); os.setgid({NOBODY}); os.setuid({NOBODY})"
+    script = f"import os, sys, healthd.__main__, healthd.core.reach; {as_nobody}; sys.exit(healthd.__main__.main())"
+    argv, environ = [sys.executable, "-c", script, verb, "--socket", node.socket.name], {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        argv, env=environ, cwd=node.folder, capture_output=True, text=True, timeout=limit_s(30), check=False
+    )
+    message = f"healthd: uid {NOBODY} may not ask the daemon at s; be root, or in [daemon] readers or group\n"
+    assert (done.returncode, done.stderr) == (77, message)
 
 
 def test_http_tells_no_more_than_another_machine_is_told(node_for: Callable[[str], RunningNode]) -> None:
