@@ -12,7 +12,7 @@ its visitor's browser.
 
 A client has one deadline for its whole request, and one to take its answer. With too many clients, the slowest is
 closed: a client that asks slowly, or never, or does not take its answer, keeps neither a scraper nor the kubelet's
-probe from its own. Nor do many that ask at once keep the probe from it.
+probe from its own. Nor do many that ask at once, and one machine's clients keep no other's from theirs.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ import socket
 import socketserver
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -52,6 +53,8 @@ _OPEN = 32
 """Connections at once. Prometheus, the kubelet and an operator's browser have some five."""
 _KEPT = 4
 """Those of them that only a probe can wait in: a restart by the kubelet helps against no crowd of clients."""
+_EACH = 14
+"""The most requests of one address that are answered at once, but for probes: half of what is left."""
 _REQUEST_S = 5.0
 """For the whole of a request, in seconds, however its bytes come."""
 _REQUEST_BYTES = 65536
@@ -264,12 +267,18 @@ class HttpServer:
 
 
 class _Stage(enum.IntEnum):
-    """How far a connection is. With too many, one of the first stage is closed, else of the second; none that healthd
-    itself keeps waiting."""
+    """How far a connection is: it sends its request, takes its answer, or healthd itself keeps it waiting."""
 
     ASKS = enum.auto()
     TAKES = enum.auto()
     WAITS = enum.auto()
+
+
+class _Connection(Struct):
+    """One connection of ``host``."""
+
+    host: str
+    stage: _Stage = _Stage.ASKS
 
 
 class _Listener(ThreadingHTTPServer):
@@ -285,8 +294,8 @@ class _Listener(ThreadingHTTPServer):
         self.address_family = family
         self._log, self._troubles = log, RateLimit(_LOG_EVERY_S)
         self._lock = threading.Lock()
-        self._open: dict[socket.socket, _Stage] = {}  # the oldest first
-        self._places = threading.Semaphore(_OPEN - _KEPT)
+        self._open: dict[socket.socket, _Connection] = {}  # the oldest first
+        self._placed: Counter[str] = Counter()  # by host: the requests that are being answered
         super().__init__(address, handler)
 
     def get_request(self) -> tuple[socket.socket, Any]:
@@ -300,34 +309,51 @@ class _Listener(ThreadingHTTPServer):
             raise
 
     def verify_request(self, request: Any, client_address: Any) -> bool:
-        """Whether there is room for a connection; if not, close the oldest whose client healthd waits for."""
+        """Whether there is room for a connection, or could be made."""
         with self._lock:
-            if len(self._open) >= _OPEN:
-                slow = min(self._open, key=self._open.__getitem__)  # the oldest of its stage
-                if self._open[slow] is _Stage.WAITS:
-                    self._say("too many clients: one was closed")
-                    return False
-                del self._open[slow]
-                with contextlib.suppress(OSError):
-                    slow.shutdown(socket.SHUT_RDWR)
-            self._open[request] = _Stage.ASKS
+            if len(self._open) >= _OPEN and not self._has_made_room():
+                self._say("too many clients: one was closed")
+                return False
+            self._open[request] = _Connection(host=client_address[0])
             return True
+
+    def _has_made_room(self) -> bool:
+        """Close a connection that healthd waits for: of the host with the most, one that asks before one that takes its
+        answer, the oldest first. No host takes the room of others by that."""
+        of_host = Counter(each.host for each in self._open.values())
+        slow = [request for request, each in self._open.items() if each.stage is not _Stage.WAITS]
+        if not slow:
+            return False
+        closed = min(slow, key=lambda each: (-of_host[self._open[each].host], self._open[each].stage))
+        del self._open[closed]
+        with contextlib.suppress(OSError):
+            closed.shutdown(socket.SHUT_RDWR)
+        return True
 
     def has_asked(self, request: socket.socket) -> bool:
         """Note that the request has arrived. Whether its connection is still open."""
         return self._goes_on(request, _Stage.WAITS)
 
     @contextlib.contextmanager
-    def place(self, *, probe: bool) -> Iterator[bool]:
-        """Whether there is room to answer a request now, which is kept until the block ends."""
-        is_there = probe or self._places.acquire(blocking=False)
+    def place(self, host: str, *, probe: bool) -> Iterator[bool]:
+        """Whether there is room to answer a request of this host now, which is kept until the block ends."""
+        is_there = probe or self._has_place(host)
         if not is_there:
             self._say("too many clients: one was refused")
         try:
             yield is_there
         finally:
             if is_there and not probe:
-                self._places.release()
+                with self._lock:
+                    self._placed[host] -= 1
+                    self._placed += Counter()  # forget hosts that have none
+
+    def _has_place(self, host: str) -> bool:
+        with self._lock:
+            if self._placed.total() >= _OPEN - _KEPT or self._placed[host] >= _EACH:
+                return False
+            self._placed[host] += 1
+            return True
 
     def takes(self, request: socket.socket) -> bool:
         """Note that the answer is there to be taken. Whether the connection is still open."""
@@ -337,7 +363,7 @@ class _Listener(ThreadingHTTPServer):
         with self._lock:
             if request not in self._open:
                 return False
-            self._open[request] = stage
+            self._open[request].stage = stage
             return True
 
     def shutdown_request(self, request: Any) -> None:
@@ -484,7 +510,7 @@ class _Handler(BaseHTTPRequestHandler):
         if found is None:
             *more, last = self.routes
             return HttpResponse(code=404, text=f"not found; the paths are {', '.join(more)} and {last}\n")
-        with self.server.place(probe=found.probe) as is_there:
+        with self.server.place(self.client_address[0], probe=found.probe) as is_there:
             return self._allowed(found) if is_there else HttpResponse(code=503, text=_BUSY)
 
     def _allowed(self, route: Route) -> HttpResponse:

@@ -242,8 +242,8 @@ def test_http_has_one_deadline_for_a_request_and_a_bound(node: RunningNode) -> N
 
 
 def test_http_answers_all_who_ask_and_refuses_only_beyond_that() -> None:
-    """Those that were heard keep their place until they are answered, and the last places are for probes; a request
-    without an end is cut off."""
+    """Those that were heard keep their place until they are answered. One host has half of the places at most, and the
+    last are for probes. A request without an end is cut off."""
     go_on, log = threading.Event(), Log()
     asked: list[int] = []
 
@@ -256,11 +256,12 @@ def test_http_answers_all_who_ask_and_refuses_only_beyond_that() -> None:
     server = HttpServer("127.0.0.1:0", routes, log)
     asking: list[socket.socket] = []
     try:
-        for path in (*["/slow"] * 28, *["/probe"] * 4):
-            asking.append(socket.create_connection(("127.0.0.1", server.port), timeout=limit_s(20)))
+        for path, host in (*[("/slow", 1)] * 14, *[("/slow", 2)] * 14, *[("/probe", 1)] * 4):
+            address, here = ("127.0.0.1", server.port), (f"127.0.0.{host}", 0)
+            asking.append(socket.create_connection(address, timeout=limit_s(20), source_address=here))
             asking[-1].sendall(f"GET {path} HTTP/1.0\r\n\r\n".encode())
             until(lambda: len(asked) == len(asking))
-            if path == "/slow" and len(asking) == 28:
+            if len(asking) in (14, 28):
                 with pytest.raises(urllib.error.HTTPError, match="503") as refused:
                     fetched(f"127.0.0.1:{server.port}", "/slow")
                 refused.value.close()
@@ -299,6 +300,24 @@ def test_clients_that_take_no_answer_keep_no_other_from_theirs() -> None:
         assert log.errors() == []
     finally:
         for each in asking:
+            each.close()
+        server.close()
+
+
+def test_one_host_keeps_no_other_from_its_place() -> None:
+    """It has many connections, and another one a slow one: room is made among the many."""
+    log = Log()
+    server = HttpServer("127.0.0.1:0", {"/x": Route(answer=lambda: HttpAnswer(text="x"))}, log)
+    address, held = ("127.0.0.1", server.port), []
+    try:
+        with socket.create_connection(address, timeout=limit_s(20), source_address=("127.0.0.2", 0)) as other:
+            other.sendall(b"GET /x HTTP/1.0\r\n")
+            held = [socket.create_connection(address, timeout=limit_s(20)) for _ in range(60)]
+            until(lambda: all(each.recv(1) == b"" for each in held[:20]))
+            other.sendall(b"\r\n")
+            assert other.makefile("rb").read().endswith(b"x")
+    finally:
+        for each in held:
             each.close()
         server.close()
 
