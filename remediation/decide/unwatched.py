@@ -63,7 +63,8 @@ class HeldOut(Struct, frozen=True, kw_only=True):
         why = f" for {self.code} [{self.remediation_id}]" if self.remediation_id else ""
         return (
             f'held{since} by "{self.text}"{why}, and its own healthd has said nothing {heard}: see on the node'
-            f" whether `healthd run` runs, in which mode, and whether its disk is full (`healthd status`)."
+            f" whether `healthd run` runs, in which mode, whether its disk is full, and whether it reaches the cluster"
+            f" (`healthd status`)."
             f" Only that daemon repairs and releases the node"
         )
 
