@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from random import Random
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -13,6 +14,7 @@ from healthd.fleet.nodes import FleetNode, fleet_nodes
 from healthd.remediation.ports import ListedNode
 from healthd.remediation.records.incident_notices import is_fabric
 from healthd.remediation.records.summary import NodeState, NodeSummary
+from tests.support.sampling import examples
 
 NOW = datetime(2026, 11, 24, 12, tzinfo=UTC)
 RULES = IncidentRules()
@@ -101,6 +103,40 @@ def test_what_is_over_stays_over(nodes: tuple[FleetNode, ...]) -> None:
         assert is_open <= was_open
         was_open = is_open
     assert all(each.slow for each in memory.open)
+
+
+@given(
+    st.lists(st.tuples(st.integers(24, 120), st.integers(1, 12), st.integers(1, 24)), min_size=1, max_size=9),
+    st.randoms(),
+)
+@settings(max_examples=examples(25))
+def test_months_of_a_fleet(events: list[tuple[int, int, int]], random: Random) -> None:
+    """One event after the other, on days of their own: so many of 30 nodes have the finding at once, for some hours.
+    Many are one incident of that moment from the first reading on, few are none, and ten minutes after the end nothing
+    of it is open."""
+    memory, names = IncidentMemory(watched=NOW - timedelta(days=30)), [f"n{number}" for number in range(30)]
+    start = NOW
+    for pause_h, size, hours in events:
+        start += timedelta(hours=pause_h)
+        end, faulty = start + timedelta(hours=hours), frozenset(random.sample(names, size))
+        for now in (start, end - timedelta(minutes=1)):
+            memory = observed(memory, _fleet(names, faulty, start, now), now, RULES)
+            many = [(each.began, frozenset(each.active)) for each in memory.open if not each.slow]
+            assert many == ([(start, faulty)] if size >= RULES.nodes else [])
+        for minutes in (0, 11, 22, 300):
+            now = end + timedelta(minutes=minutes)
+            memory = observed(memory, _fleet(names, frozenset(), start, now), now, RULES)
+            assert minutes < 11 or all(each.slow for each in memory.open)
+        start = now
+
+
+def _fleet(names: list[str], faulty: frozenset[str], since: datetime, now: datetime) -> tuple[FleetNode, ...]:
+    well, sick = (
+        NodeSummary(state=NodeState.OK, at=now).text,
+        NodeSummary(state=NodeState.CRITICAL, at=now, since=since, code="gpu.xid.79").text,
+    )
+    listed = [ListedNode(name=name, state="IDLE", summary=sick if name in faulty else well) for name in names]
+    return fleet_nodes(listed, (), {}, now, silent_after_s=1500)
 
 
 def _moved(nodes: tuple[FleetNode, ...], by: timedelta) -> tuple[FleetNode, ...]:
