@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import socket
 from typing import Any
@@ -45,15 +46,6 @@ class _Silent:
         return lambda *_, **__: None
 
 
-class _Listener:
-    """As far as one request asks it."""
-
-    server_address = ("127.0.0.1", 9809)
-
-    def has_asked(self, _client: socket.socket) -> bool:
-        return True
-
-
 _ROUTES = {
     path: http.Route(answer=lambda: http.HttpResponse(text="x"), local=path in ("/", "/status"))
     for path in ("/", "/status", "/metrics", "/healthz", "/verdict")
@@ -67,6 +59,12 @@ class _Handler(http._Handler):
     log = _Silent()
 
 
+@functools.cache
+def _listener() -> http._Listener:
+    """The server of one process; no client comes to its socket."""
+    return http._Listener(socket.AF_INET, ("127.0.0.1", 0), _Handler)
+
+
 def _asked(data: bytes) -> None:
     parse(wire.read_request(data).arguments)
 
@@ -78,12 +76,14 @@ def _answered(data: bytes) -> None:
 def _http(data: bytes) -> None:
     """One connection. Whatever came, there is one answer at most, or none."""
     theirs, ours = socket.socketpair()
+    client, listener = ("127.0.0.1", 1), _listener()
     with theirs, ours:
+        assert listener.verify_request(ours, client)
         theirs.settimeout(10.0)
         theirs.sendall(data[: 1 << 16])
         theirs.shutdown(socket.SHUT_WR)
-        _Handler(ours, ("127.0.0.1", 1), _Listener())  # type: ignore[arg-type]
-        ours.close()
+        _Handler(ours, client, listener)
+        listener.shutdown_request(ours)
         with contextlib.suppress(ConnectionResetError), theirs.makefile("rb") as answer:  # what came was not all read
             answer.read()
 
