@@ -12,7 +12,7 @@ from healthd.cli.settings import loaded, served
 from healthd.cli.watch import watched
 from healthd.config.schema.config import Config
 from healthd.core.errors import StoreError, UsageError
-from healthd.observe.text_lines import printable
+from healthd.observe.text_lines import TextLine, joined
 
 
 def answer(options: Namespace) -> Reply:
@@ -65,4 +65,4 @@ def _status_text(status: dict[str, Any]) -> str:
         *(nodes or ["no node has a request"]),
         *([f"and {left_out} more; see the leader's log"] if left_out else []),
     ]
-    return "".join(f"{printable(line)}\n" for line in lines)
+    return joined(map(TextLine, lines))

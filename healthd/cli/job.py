@@ -30,7 +30,7 @@ from healthd.job.text import advice, verdict_of
 from healthd.judge.devices import DeviceNames
 from healthd.ledger.database import kept_ledger
 from healthd.ledger.entries import LedgerJob
-from healthd.observe.text_lines import printable
+from healthd.observe.text_lines import TextLine, joined
 from healthd.remediation.orchestrators.slurm.job_comments import SlurmJob, read_job
 from healthd.remediation.orchestrators.slurm.orchestrator import SlurmOrchestrator
 
@@ -189,4 +189,4 @@ def job_text(data: Mapping[str, Any], names: DeviceNames) -> str:
         words = (each["state"], each["code"], each["component"], each["reason"] and f"({each['reason']})")
         lines.append(f"node      {each['node']}  {' '.join(filter(None, words))}")
     lines.append(f"next      {data['advice']}")
-    return "".join(f"{printable(line)}\n" for line in lines)
+    return joined(map(TextLine, lines))

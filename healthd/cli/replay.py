@@ -19,7 +19,7 @@ from healthd.cli.settings import loaded
 from healthd.core.errors import UsageError
 from healthd.core.model import Mode
 from healthd.judge.devices import DeviceNames
-from healthd.observe.text_lines import printable
+from healthd.observe.text_lines import TextLine, joined
 from healthd.replay.replay import Replayed, ReplayedFile, Trial, replay
 from healthd.replay.story import DAY, HOUR, Outage, Story, most_within
 
@@ -75,7 +75,7 @@ def as_text(done: Replayed) -> str:
     names = _names(done.sources)
     blocks += [names.plain("\n".join(_story_lines(story))) for story in done.stories if story.happenings]
     blocks.append("\n".join(_sum_lines(done)))
-    return "".join(f"{printable(line)}\n" for line in "\n\n".join(blocks).split("\n"))
+    return joined(map(TextLine, "\n\n".join(blocks).split("\n")))
 
 
 # ---------------------------------------------------------------------------------------------------------------------

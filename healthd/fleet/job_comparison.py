@@ -26,7 +26,7 @@ from healthd.judge.peers import (
     peers_of,
     ranked,
 )
-from healthd.observe.text_lines import printable
+from healthd.observe.text_lines import TextLine, joined
 
 COMPARISON_SCHEMA, READINGS_SCHEMA = "healthd.job_comparison/v1", "healthd.readings/v1"
 _SHOWN = 8
@@ -88,7 +88,7 @@ class JobComparison(Struct, frozen=True, kw_only=True):
             for place, far in enumerate(deviations[:_SHOWN]):
                 name = " ".join(filter(None, (far.node, far.label)))
                 lines.append(f"{title if not place else '':<10}{name}  {far}")
-        return "".join(f"{printable(line)}\n" for line in lines)
+        return joined(map(TextLine, lines))
 
     @property
     def data(self) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -12,7 +12,7 @@ from msgspec.structs import asdict
 from healthd.ledger.entries import UNKNOWN_MACHINE, EntryKind, GpuSighting, LedgerContents, LedgerEntry, SpanState
 from healthd.ledger.failure_rate import CONFIDENCE, FailureRate
 from healthd.ledger.report import FleetReport, Offender
-from healthd.observe.text_lines import printable
+from healthd.observe.text_lines import TextLine, joined
 
 REPORT_SCHEMA, HISTORY_SCHEMA = "healthd.fleet-report/v1", "healthd.fleet-history/v1"
 _STATES = {
@@ -59,7 +59,7 @@ def history_text(entries: Sequence[LedgerEntry], places: Sequence[GpuSighting], 
         for each in places
     ]
     rows = [_history_row(each) for each in entries]
-    return _joined([*lines, *(_aligned(rows) if rows else ["the ledger has nothing of that"])])
+    return joined(map(TextLine, [*lines, *(_aligned(rows) if rows else ["the ledger has nothing of that"])]))
 
 
 def history_json(entries: Sequence[LedgerEntry], places: Sequence[GpuSighting], offenders: Sequence[Offender]) -> str:
@@ -122,12 +122,12 @@ def report_json(report: FleetReport) -> str:
 
 def report_text(report: FleetReport) -> str:
     """The report as tables for a terminal."""
-    return _joined(_sections(report, _aligned, "{}".format))
+    return joined(map(TextLine, _sections(report, _aligned, "{}".format)))
 
 
 def report_markdown(report: FleetReport) -> str:
     """The report as markdown."""
-    return _joined(_sections(report, _table, "## {}".format))
+    return joined(map(TextLine, _sections(report, _table, "## {}".format)))
 
 
 def _sections(report: FleetReport, table: Any, title: Any) -> Iterator[str]:
@@ -226,7 +226,7 @@ def case_text(node: str, contents: LedgerContents, since: datetime) -> str:
         "Evidence that was uploaded before a replacement:",
         *(_indented([(_minute(each.at), each.instance, each.evidence) for each in entries if each.evidence])),
     ]  # fmt: skip
-    return _joined(lines)
+    return joined(map(TextLine, lines))
 
 
 def _place_lines(contents: LedgerContents, node: str, instance: str) -> Iterator[str]:
@@ -297,7 +297,3 @@ def _plain(values: dict[str, Any]) -> dict[str, Any]:
 
 def _json(data: Any) -> str:
     return json.dumps(data, indent=2) + "\n"
-
-
-def _joined(lines: Collection[str] | Iterator[str]) -> str:
-    return "\n".join(printable(line) for line in lines) + "\n"
