@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.support.imds import Imds
+from tests.support.imds import Imds, serving
 from tests.support.running import RunningNode
 
 pytestmark = pytest.mark.process
@@ -20,14 +19,9 @@ WAITS = "the metadata service has not answered yet"
 
 @pytest.fixture
 def imds() -> Iterator[Imds]:
-    server = Imds({"instance-type": "p5.48xlarge", "instance-id": "i-0123456789abcdef0"})
-    server.delay_s = SILENT_S
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-    thread.start()
-    yield server
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    with serving("i-0123456789abcdef0") as server:
+        server.delay_s = SILENT_S
+        yield server
 
 
 @pytest.fixture

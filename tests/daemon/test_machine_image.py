@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import shutil
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from healthd.remediation.orchestrators.local import HOLD_FILE
-from tests.support.imds import Imds
+from tests.support.imds import Imds, serving
 from tests.support.running import OFF_THE_BUS, RunningNode
 
 pytestmark = pytest.mark.process
@@ -18,13 +17,8 @@ pytestmark = pytest.mark.process
 
 @pytest.fixture
 def imds() -> Iterator[Imds]:
-    server = Imds({"instance-type": "p5.48xlarge", "instance-id": "i-0123456789abcdef1"})
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-    thread.start()
-    yield server
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    with serving("i-0123456789abcdef1") as server:
+        yield server
 
 
 def made(folder: Path, name: str, imds: Imds) -> RunningNode:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -25,6 +27,18 @@ class Imds(ThreadingHTTPServer):
     @property
     def endpoint(self) -> str:
         return f"http://127.0.0.1:{self.server_address[1]}"
+
+
+@contextmanager
+def serving(instance_id: str) -> Iterator[Imds]:
+    """The service of a p5.48xlarge while a test runs."""
+    server = Imds({"instance-type": "p5.48xlarge", "instance-id": instance_id})
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+    thread.start()
+    yield server
+    server.shutdown()
+    thread.join()
+    server.server_close()
 
 
 class Visitor(BaseHTTPRequestHandler):

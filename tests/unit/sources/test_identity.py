@@ -16,7 +16,7 @@ from healthd.core.errors import SourceError, SourceMissing, SourceTimeout, Sourc
 from healthd.sources.identity import Identity, boot_id, boot_time, find_identity, metadata_endpoint, node_name
 from healthd.sources.imds import FastStart, MetadataSource, read_metadata
 from healthd.testing import Entry, FakeClock, FakeTree
-from tests.support.imds import Imds
+from tests.support.imds import Imds, serving
 from tests.support.limits import limit_s
 
 DMI = "devices/virtual/dmi/id"
@@ -31,13 +31,8 @@ NITRO: Mapping[str, Entry] = {
 def imds(monkeypatch: pytest.MonkeyPatch) -> Iterator[Imds]:
     monkeypatch.delenv("AWS_EC2_METADATA_DISABLED", raising=False)
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
-    server = Imds({"instance-type": "p5.48xlarge", "instance-id": "i-0123456789abcdef0"})
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-    thread.start()
-    yield server
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    with serving("i-0123456789abcdef0") as server:
+        yield server
 
 
 # ---------------------------------------------------------------------------------------------------------------------
