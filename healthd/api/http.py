@@ -53,7 +53,7 @@ _OPEN = 32
 """Connections at once. Prometheus, the kubelet and an operator's browser have some five."""
 _KEPT = 4
 """Those of them that only a probe can wait in: a restart by the kubelet helps against no crowd of clients."""
-_EACH = 14
+_EACH = (_OPEN - _KEPT) // 2
 """The most requests of one address that are answered at once, but for probes: half of what is left."""
 _REQUEST_S = 5.0
 """For the whole of a request, in seconds, however its bytes come."""

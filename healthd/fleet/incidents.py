@@ -175,15 +175,13 @@ def observed(
     kept = {name: domain for name, domain in memory.domains.items() if name in names}
     domains = {**kept, **nvlink_domains(nodes)}
     seen = {(each.root, each.node): each for each in _sightings(nodes, now, rules, domains)}
-    unknown = {each.name for each in nodes if _is_unknown(each)}
+    unknown = frozenset(each.name for each in nodes if _is_unknown(each))
     sightings = _merged(memory.sightings, seen, unknown, now)
     by_root: dict[str, list[Sighting]] = {}
     for each in sightings:
         by_root.setdefault(each.root, []).append(each)
     watched = memory.watched or now
-    reading = FleetReading(
-        nodes=nodes, now=now, rules=rules, domains=domains, watched=watched, unknown=frozenset(names & unknown)
-    )
+    reading = FleetReading(nodes=nodes, now=now, rules=rules, domains=domains, watched=watched, unknown=unknown)
     known = {(each.root, each.slow): each for each in memory.open}
     ended = {each.id: each for each in memory.incidents if each.ended is not None and now - each.ended < KEPT}
     found: list[Incident] = []

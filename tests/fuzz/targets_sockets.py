@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import functools
 import io
@@ -62,7 +63,9 @@ class _Handler(http._Handler):
 @functools.cache
 def _listener() -> http._Listener:
     """The server of one process; no client comes to its socket."""
-    return http._Listener(socket.AF_INET, ("127.0.0.1", 0), _Handler)
+    made = http._Listener(socket.AF_INET, ("127.0.0.1", 0), _Handler)
+    atexit.register(made.server_close)
+    return made
 
 
 def _asked(data: bytes) -> None:

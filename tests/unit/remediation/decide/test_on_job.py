@@ -158,7 +158,7 @@ def test_a_job_that_the_fault_ended_before_it_was_read_is_the_one() -> None:
     ],
 )
 def test_a_job_without_the_gpu_that_failed_goes_on(index: int | None, gpus: set[int], goes_on: bool) -> None:
-    """On a shared node the GPU is another's, or nobody's."""
+    """On a shared node the GPU is another job's, or no job's."""
     restart = on_its_gpu(begun([JOB], NOW, NOW), index, gpus, NOW)
     assert restart.is_over is goes_on
     if goes_on:
