@@ -41,7 +41,9 @@ AdminComment of a job that is held."""
 TOLD_FOR = timedelta(hours=6)
 """For so long a notice is sent again where the command fails."""
 _SAME = timedelta(days=1)
-"""Within it the same run of the same job is the same end, where slurmctld keeps no time of it."""
+"""Within it the run that a node names is the same end, where slurmctld keeps no time of it."""
+_HELD = "REQUEUE_HOLD"
+"""The state in the ledger of a job that slurmctld holds after its end."""
 _MOST = 100
 """Jobs that are read in one pass: a pass ends, and the next one goes on."""
 _TELLS = timedelta(seconds=EVERY_S)
@@ -131,6 +133,9 @@ class JobKeeper:
             if (name, run) not in known:  # a node that is dead by now names it for as long as it is listed
                 same = (each for each in ledger.job_ends(name) if each.run == run and each.at > at - _SAME)
                 known.update(((name, run), each) for each in same)
+        for each in listed:
+            if not each.runs and (each.id, each.run) not in known:  # the cluster may list an end for days
+                known.update(((each.id, each.run), end) for end in ledger.job_ends(each.id) if _may_be(each, end))
         judged = []
         for each in list(_due(listed, named, known, fleet.at))[:_MOST]:
             try:
@@ -168,7 +173,7 @@ class JobKeeper:
             at=listed.ended or (job.end if job.has_finished and job.end is not None else now),
             user=job.user,
             nodes=job.nodes,
-            state="REQUEUE_HOLD" if held else job.state,
+            state=_HELD if held else job.state,
             ending=how,
             verdict=end.blame.value,
             sentence=sentence,
@@ -220,6 +225,12 @@ def _named(fleet: FleetPicture) -> dict[tuple[str, int], datetime]:
         if each.summary is not None and job.isdecimal() and run.isdecimal():
             found[job, int(run)] = each.summary.at or fleet.at
     return found
+
+
+def _may_be(listed: ListedJob, end: LedgerJob) -> bool:
+    """Whether this row may be of the end that is listed: one that is held has no time, and stays for as long as its
+    owner lets it wait."""
+    return end.run == listed.run and (not listed.held or end.state == _HELD)
 
 
 def _due(

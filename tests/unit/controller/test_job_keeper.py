@@ -211,6 +211,31 @@ def test_a_held_job_has_the_verdict_of_its_comment(head: Head) -> None:
     assert head.told[0].endswith(": read the job's output, and release it by `scontrol release 4711`: Slurm holds it")
 
 
+def test_a_job_that_is_held_for_days_is_one_end(head: Head) -> None:
+    """Its owner is away. Its node is repaired meanwhile, which changes no verdict; each next leader knows it too."""
+    head.cluster.listed = [ListedJob(id="4711", run=0, held=True, nodes=2)]
+    head.cluster.shown["4711"] = SlurmJob(id="4711", state="PENDING", user="alice", nodes="n[1-2]", restarts=1)
+    head.sees(node("n1"), BLAMED)
+    for hours in range(5, 100, 5):
+        head.now = NOW + timedelta(hours=hours)
+        head.sees(node("n1"), node("n2"), at=head.now)
+        head.file.close()
+        head.start()
+    assert [(each.run, each.at, each.verdict) for each in head.ends] == [(0, NOW, "node")]
+    assert (len(head.told), head.cluster.asked) == (1, ["4711"])
+
+
+def test_an_end_that_slurmctld_lists_for_days_is_judged_once(head: Head) -> None:
+    """MinJobAge may be days: the nodes of then say nothing of that end any more."""
+    head.cluster.fails()
+    head.sees(node("n1"), BLAMED)
+    for hours in range(5, 100, 5):
+        head.now = NOW + timedelta(hours=hours)
+        head.sees(node("n1"), node("n2"), at=head.now)
+    assert [(each.run, each.at, each.verdict) for each in head.ends] == [(0, ENDED, "node")]
+    assert (len(head.told), head.cluster.asked) == (1, ["4711"])
+
+
 REFUSED = "node n9 is not fit for job 4711: healthd: gpu.xid.79 gpu:0000:05:00 [0a1b2c3d]"
 TOO_OFTEN = "launch failure limit exceeded requeued held"
 
