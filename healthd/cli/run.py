@@ -8,6 +8,7 @@ from argparse import Namespace
 from healthd.agent.late_metadata import begun
 from healthd.api.wire import Reply
 from healthd.cli.settings import loaded, served
+from healthd.daemon.late_tls import import_without_tls
 from healthd.remediation.policy_files import policy_of
 
 
@@ -16,6 +17,7 @@ def answer(options: Namespace) -> Reply:
 
     Before a reload, the running daemon tests the new configuration on this machine.
     """
+    import_without_tls()
     hurry = begun()
     values = loaded(options, hurry)
     policy_of(values.config.policy, None)  # rejects rules for codes that no check reports
