@@ -31,17 +31,18 @@ DEFAULT_SINCE = timedelta(days=30)
 def answer(options: Namespace) -> Reply:
     """Exit 0: answered; 1: the ledger has nothing of what was asked for; 2: there is no ledger that can be read."""
     now = datetime.now(UTC)
+    is_report = options.node == "report"
     try:
-        contents = ledger_contents(options)
+        contents = ledger_contents(options, now - (options.since or DEFAULT_SINCE) if is_report else None)
     except StoreError as error:
         return Reply(code=2, err=f"healthd: {error}\n")
-    return _report(options, contents, now) if options.node == "report" else _history(options, contents, now)
+    return _report(options, contents, now) if is_report else _history(options, contents, now)
 
 
-def ledger_contents(options: Namespace) -> LedgerContents:
-    """All that the ledger of this head node holds. Raises StoreError."""
+def ledger_contents(options: Namespace, since: datetime | None = None) -> LedgerContents:
+    """All that the ledger of this head node holds, or what a report from ``since`` on needs. Raises StoreError."""
     with kept_ledger(loaded(options, names=()).config.controller.state_dir) as ledger:
-        return ledger.contents()
+        return ledger.contents(since)
 
 
 def _report(options: Namespace, contents: LedgerContents, now: datetime) -> Reply:

@@ -134,7 +134,8 @@ class LedgerKeeper:
     def _show(self, ledger: Ledger, now: datetime) -> None:
         """Have the metrics show the report of the last thirty days, made every ten minutes."""
         if abs((now - self._report_at).total_seconds()) >= REPORT_S:
-            self._stats.ledger = fleet_report(ledger.contents(), now - timedelta(days=REPORT_DAYS), now)
+            since = now - timedelta(days=REPORT_DAYS)
+            self._stats.ledger = fleet_report(ledger.contents(since), since, now)
             self._report_at = now
 
     def _tell(self, problem: str) -> None:

@@ -54,6 +54,8 @@ _LATER = """
 CREATE TABLE IF NOT EXISTS job (job TEXT NOT NULL, run INTEGER NOT NULL, at REAL NOT NULL, user TEXT NOT NULL,
                   nodes TEXT NOT NULL, state TEXT NOT NULL, ending TEXT NOT NULL, verdict TEXT NOT NULL,
                   sentence TEXT NOT NULL, code TEXT NOT NULL, notice TEXT NOT NULL, PRIMARY KEY (job, run, at));
+CREATE INDEX IF NOT EXISTS job_at ON job (at);
+CREATE INDEX IF NOT EXISTS entry_until ON entry (until);
 """
 _COLUMNS = tuple(each.name for each in fields(LedgerEntry))
 _STAYS = ("instance", "instance_type", "rack", "image", "driver")  # as they were when the entry was first written
@@ -90,7 +92,7 @@ class Ledger:
                 path.stat()
             else:
                 path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            self._db = _connect(path) if reads_only else self._opened(now)
+            self._db = _connect(path, check="") if reads_only else self._opened(now)
         except (OSError, sqlite3.Error, FileUnusable) as error:
             if reads_only and isinstance(error, FileNotFoundError):
                 raise StoreError(f"{path}: no ledger here; `healthd controller` keeps it on the head node") from error
@@ -148,14 +150,16 @@ class Ledger:
         with self._transaction(writes=False) as db:
             return _machines(db)
 
-    def contents(self) -> LedgerContents:
-        """Everything."""
+    def contents(self, since: datetime | None = None) -> LedgerContents:
+        """Everything; or what a report from ``since`` on is made from, which no more years of a fleet make more."""
+        at = float("-inf") if since is None else since.timestamp()
         with self._transaction(writes=False) as db:
-            gpus = db.execute("SELECT gpu, serial, node, instance, first, last FROM gpu ORDER BY first, gpu")
-            watched = db.execute("SELECT start, until FROM watched ORDER BY start")
+            columns = "gpu, serial, node, instance, first, last"
+            gpus = db.execute(f"SELECT {columns} FROM gpu WHERE last >= ? ORDER BY first, gpu", (at,))  # noqa: S608
+            watched = db.execute("SELECT start, until FROM watched WHERE until >= ? ORDER BY start", (at,))
             return LedgerContents(
-                entries=tuple(_entries(db, "ORDER BY at, key")),
-                spans=tuple(_spans(db, "ORDER BY start, node")),
+                entries=tuple(_entries(db, "WHERE at >= ? ORDER BY at, key", at)),
+                spans=tuple(_spans(db, "WHERE until IS NULL OR until >= ? ORDER BY start, node", at)),
                 watched=tuple(WatchInterval(start=_at(start), until=_at(until)) for start, until in watched),
                 gpus=tuple(
                     GpuSighting(gpu=gpu, serial=serial, node=node, instance=instance, first=_at(first), last=_at(last))
@@ -168,7 +172,7 @@ class Ledger:
         """The entries that began or ended since then."""
         at = since.timestamp()
         with self._transaction(writes=False) as db:
-            return tuple(_entries(db, "WHERE at >= ? OR until >= ? ORDER BY at, key", at, at))
+            return tuple(_entries(db, "WHERE at >= ? OR until >= ? ORDER BY +at, key", at, at))  # +: by both indexes
 
     def put_entries(self, entries: Iterable[LedgerEntry]) -> None:
         """Insert or replace these entries."""
@@ -247,11 +251,11 @@ def kept_ledger(state_dir: str) -> contextlib.closing[Ledger]:
     return contextlib.closing(Ledger(Path(state_dir) / LEDGER, now=datetime.now(UTC), reads_only=True))
 
 
-def _connect(path: Path) -> sqlite3.Connection:
+def _connect(path: Path, *, check: str = "quick_check") -> sqlite3.Connection:
     create_private(path)
     db = sqlite3.connect(path, timeout=5.0, isolation_level=None, check_same_thread=False)
     try:
-        prepare_file(db, schema=_SCHEMA, version=LEDGER_VERSION, check="quick_check")
+        prepare_file(db, schema=_SCHEMA, version=LEDGER_VERSION, check=check)
         db.executescript(_LATER)
     except BaseException:
         db.close()
@@ -292,9 +296,10 @@ def _jobs(db: sqlite3.Connection, rest: str, *values: Any) -> Iterator[LedgerJob
         yield LedgerJob(**{**known, "at": _at(known["at"])})
 
 
-def _spans(db: sqlite3.Connection, rest: str) -> Iterator[NodeSpan]:
+def _spans(db: sqlite3.Connection, rest: str, *values: Any) -> Iterator[NodeSpan]:
     columns = "node, start, state, cause, until, instance_type, rack"
-    for node, start, state, cause, until, kind, rack in db.execute(f"SELECT {columns} FROM span {rest}"):  # noqa: S608
+    rows = db.execute(f"SELECT {columns} FROM span {rest}", values)  # noqa: S608 - our own names
+    for node, start, state, cause, until, kind, rack in rows:
         yield NodeSpan(
             node=node,
             start=_at(start),

@@ -121,7 +121,10 @@ def fleet_report(contents: LedgerContents, since: datetime, until: datetime) -> 
         lost=_lost(spans, watched),
         repairs=_repairs(inside),
         replaced=tuple(_replaced(each, spans, watched) for each in inside if each.kind is EntryKind.REPLACEMENT),
-        offenders=(*_nodes(seen, serving, watched, total), *_gpus(seen, contents.gpus)),
+        offenders=(
+            *_nodes(seen, serving, watched, total),
+            *_gpus(seen, [each for each in contents.gpus if each.last >= since]),
+        ),
     )
 
 
@@ -248,7 +251,8 @@ def _nodes(
 
 
 def _gpus(seen: Sequence[LedgerEntry], sightings: Iterable[GpuSighting]) -> tuple[Offender, ...]:
-    """GPUs by their serial number, or UUID where that is not known, whichever node they were in."""
+    """GPUs by their serial number, or UUID where that is not known, whichever node they were in. One that left the
+    fleet before cannot fail, and is no part of what is usual."""
     name_of = {each.gpu: each.serial or each.gpu for each in sightings}
     named = [(each.serial or name_of.get(each.gpu, each.gpu), each) for each in seen if each.gpu or each.serial]
     by_gpu = _by_name(named)

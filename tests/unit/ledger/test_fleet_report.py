@@ -6,6 +6,7 @@ import json
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from msgspec.structs import replace
 
 from healthd.ledger.entries import (
     EntryKind,
@@ -130,6 +131,21 @@ def test_a_repeat_offender_is_a_lemon_only_where_chance_is_excluded() -> None:
     assert [(each.kind, each.name) for each in fleet_report(many, T0, at(1000)).offenders if each.is_lemon] == [
         ("node", "n7")
     ]
+
+
+def test_a_gpu_that_left_the_fleet_years_ago_makes_none_of_today_a_lemon() -> None:
+    """A fleet that scales has had many times the GPUs that it has: how often one of today fails is told by these."""
+    here = [
+        GpuSighting(gpu=f"GPU-{each}", serial=each, node="n1", instance="", first=at(0), last=at(90)) for each in "abcd"
+    ]
+    gone = [
+        GpuSighting(gpu=f"GPU-{each}", serial=str(each), node="n1", instance="", first=at(-9000), last=at(-8000))
+        for each in range(4000)
+    ]
+    entries = tuple(fault("n1", hours, serial=each) for each in "abcd" for hours in (1, 2, 3))
+    contents = replace(CONTENTS, spans=(span("n1", 0, 40, SpanState.SERVING),), entries=entries, gpus=(*here, *gone))
+    gpus = [each for each in fleet_report(contents, T0, at(100)).offenders if each.kind == "gpu"]
+    assert [(each.failures, each.expected, each.is_lemon) for each in gpus] == [(3, 3.0, False)] * 4
 
 
 def test_an_empty_ledger_has_no_rate() -> None:

@@ -24,9 +24,9 @@ from healthd.core.errors import BackendUnknown, StoreError
 from healthd.core.model import Mode
 from healthd.fleet.inventories import completed_readings
 from healthd.fleet.nodes import FleetNode, FleetPicture
-from healthd.ledger.changes import NodeReading
+from healthd.ledger.changes import NodeReading, SeenFault
 from healthd.ledger.database import Ledger
-from healthd.ledger.entries import EntryKind, LedgerEntry, SpanState, WatchInterval
+from healthd.ledger.entries import EntryKind, LedgerEntry, LedgerGpu, MachineIdentity, SpanState, WatchInterval
 from healthd.ledger.feed import LedgerFeed
 from healthd.ledger.report import fleet_report
 from healthd.remediation.records.handoff import PastAct, PastRepair
@@ -122,6 +122,30 @@ def test_a_fleet_that_cannot_be_read_is_a_gap_and_ends_nothing(tmp_path: Path) -
     keeper.close()
     assert [*shown, (stats.ledger_failing, stats.ledger is not None)] == [(False, True), (False, False)]
     file.close()
+    ledger.close()
+
+
+def test_a_report_of_a_month_is_made_of_a_month(tmp_path: Path) -> None:
+    """However long the fleet has been watched: its controller makes one every ten minutes. It is the same as of all
+    rows, with what began before and lasts."""
+    ledger = Ledger(tmp_path / "ledger.db", now=T0)
+    faults = {number: (SeenFault(code="gpu.xid.79", since=T0 + timedelta(days=number)),) for number in range(0, 400, 3)}
+
+    def seen(name: str, day: int) -> NodeReading:
+        gpus = (LedgerGpu(uuid=f"GPU-{name}-{day // 50}", serial=f"{name}-{day // 50}"),)
+        state = SpanState.OUT if day in faults else SpanState.SERVING
+        return NodeReading(node=name, state=state, faults=faults.get(day, ()), machine=MachineIdentity(gpus=gpus))
+
+    feed = LedgerFeed(ledger, lambda nodes: {each.node: each for each in nodes}, interval_s=86_400.0, keep_days=730.0)
+    for day in range(400):
+        lasts = NodeReading(node="n2", state=SpanState.OUT, faults=faults[0])
+        feed.read({"n1": seen("n1", day), "n2": lasts, "n3": seen("n3", day)}, T0 + timedelta(days=day))
+    now = T0 + timedelta(days=399)
+    since = now - timedelta(days=30)
+    of_all, of_month = ledger.contents(), ledger.contents(since)
+    assert fleet_report(of_month, since, now) == fleet_report(of_all, since, now)
+    assert len(of_all.spans) > 500
+    assert (len(of_month.entries), len(of_month.spans), len(of_month.gpus)) == (22, 45, 2)
     ledger.close()
 
 
