@@ -57,7 +57,7 @@ def may_take(record: Record, identity: str, unchanged_s: float) -> bool:
 
 
 class Leadership:
-    """The lead, held or sought by ``identity``. ``attempt`` and ``give_up`` are for one thread; ``holds`` for any."""
+    """The lead, held or sought by ``identity``. ``holds`` and ``check`` are for any thread, the other calls for one."""
 
     def __init__(
         self,
@@ -92,6 +92,14 @@ class Leadership:
     def attempt(self) -> bool:
         """Take the lead, or renew it, with two requests; whether this controller leads then. ``message`` has the
         error."""
+        return self._attempt(takes=True)
+
+    def renew(self) -> bool:
+        """Renew the lead, and never take it: another controller may have led meanwhile, and what it wrote is not known
+        to the sync that still runs. Whether this controller leads then."""
+        return self._attempt(takes=False)
+
+    def _attempt(self, *, takes: bool) -> bool:
         asked_s = self._monotonic_s()
         try:
             lease = self._api.get(ResourceKind.LEASE, LEASE, namespace=self._namespace)
@@ -105,6 +113,9 @@ class Leadership:
             self._seen, self._seen_s = record, asked_s
         if not may_take(record, self._identity, asked_s - self._seen_s):
             self._until_s, self.message = float("-inf"), f"{record.holder} leads"
+            return False
+        if not takes and record.holder != self._identity:
+            self._until_s, self.message = float("-inf"), "another controller has led meanwhile"
             return False
         return self._written(lease, record, asked_s)
 
@@ -180,4 +191,4 @@ class Renewal:
             if self._stuck():
                 self._lead.give_up()
                 return
-            self._lead.attempt()
+            self._lead.renew()

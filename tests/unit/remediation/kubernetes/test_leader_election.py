@@ -190,6 +190,24 @@ def test_a_round_that_does_not_end_does_not_keep_the_lead(clock: Seconds) -> Non
     assert second.holds()
 
 
+def test_a_lead_that_another_had_meanwhile_is_not_renewed(clock: Seconds) -> None:
+    """The running sync knows nothing of what the other wrote, and would write over it: this controller begins again."""
+    lease = OneLease({})
+    first, second = lead(lease, clock, "a"), lead(lease, clock, "b")
+    assert first.attempt()
+    assert first.renew()
+    second.attempt()
+    clock.now += RENEW_S
+    assert first.renew(), "late, and no other has led"
+    second.attempt()
+    clock.now += DURATION_S
+    assert second.attempt()
+    assert not first.renew()
+    second.give_up()
+    assert (first.renew(), first.holds(), first.message) == (False, False, "another controller has led meanwhile")
+    assert first.attempt(), "the next lead begins with a reading of everything"
+
+
 def test_what_makes_no_sense_is_nobodys() -> None:
     """An empty spec, or one that another client wrote by half."""
     assert record_of({}) == Record()
