@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 
+from healthd.checklib.gpu_driver import has_pids_of_host
 from healthd.checklib.gpus import GpuValues, ask_gpus, undecided_of
 from healthd.checklib.jobs import owner
 from healthd.core.check import FindingCode, check, judged, not_applicable
 from healthd.core.errors import SourceMissing
-from healthd.core.model import Finding, Reading, Remedy, Result, Severity
+from healthd.core.model import Clearance, ClearsBy, Finding, Reading, Remedy, Result, Severity
 from healthd.core.node import Node
 from healthd.core.setting_types import Count
 
@@ -59,9 +60,10 @@ def gpu_processes(node: Node, settings: GpuProcessesSettings) -> Result:
 
     There are three findings: a process that has ended, or is a zombie, and still holds a GPU (the driver waits for the
     hardware, or a child lives); a process that belongs to no job; and memory without any process. The number of
-    processes and their memory are readings. healthd kills no process. With MIG, NVML lists processes without their GPU
-    instance only to root. In a container without the host's process ids, ``ended`` means nothing: run healthd with
-    hostPID.
+    processes and their memory are readings. healthd kills no process. A GPU that no process holds ends the faults of
+    its jobs, such as XID 31: many of those lines name no process. With MIG, NVML lists processes without their GPU
+    instance only to root. In a container without the host's process ids, ``ended`` means nothing, and no fault ends:
+    run healthd with hostPID.
 
     Sources: nvml.h (nvmlDeviceGetComputeRunningProcesses_v3, nvmlDeviceGetMemoryInfo); Meta's gcm searches for orphaned
     processes and memory before a job. A process that ends between two questions seems to hold the GPU in one check run,
@@ -73,7 +75,16 @@ def gpu_processes(node: Node, settings: GpuProcessesSettings) -> Result:
     if all(gpu.unsupported.issuperset(_LISTS) for gpu in gpus):
         return not_applicable("no GPU of this node lists its processes")
     findings = [finding for gpu in gpus for finding in _findings(node, gpu, settings)]
-    return judged(findings, [reading for gpu in gpus for reading in _readings(gpu)], undecided=undecided_of(gpus))
+    readings = [reading for gpu in gpus for reading in _readings(gpu)]
+    return judged(findings, readings, undecided=undecided_of(gpus), clearances=_jobs_over(node, gpus))
+
+
+def _jobs_over(node: Node, gpus: Sequence[GpuValues]) -> Iterator[Clearance]:
+    """Without the host's process ids NVML lists no process of another container."""
+    free = [gpu.gpu for gpu in gpus if _LISTS[0] in gpu.values and not gpu.undecided and not _pids(gpu)]
+    if free and has_pids_of_host(node):
+        note = "no process holds this GPU any more"
+        yield from (Clearance(by=ClearsBy.JOB_END, component=gpu, note=note) for gpu in free)
 
 
 def _pids(gpu: GpuValues) -> list[int]:

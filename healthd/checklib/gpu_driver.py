@@ -58,6 +58,14 @@ def has_no_driver(node: Node) -> bool:
     return _without_driver(node, pci_gpus(node))
 
 
+def has_pids_of_host(node: Node) -> bool:
+    """Whether this process sees the process ids of the host. False where the kernel does not show it."""
+    try:
+        return node.proc.target("self/ns/pid") == _OF_THE_HOST["pid"]
+    except SourceError:
+        return False
+
+
 def _without_driver(node: Node, gpus: Collection[str]) -> bool:
     drivers = {pci_driver(node, f"{address}.0") for address in gpus}
     return bool(drivers) and drivers <= _NO_DRIVER

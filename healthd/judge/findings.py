@@ -116,11 +116,13 @@ def wait(
     """The findings of a check run that count now; with them, the faults that stay although this run has no news of
     them.
 
-    A fault that is open need not last or repeat again. ``saw_all``: a fault that this check does not report is over.
+    A fault that is open need not last or repeat again. A level is seen once by a check run, however many of its
+    readings show it. ``saw_all``: a fault that this check does not report is over.
     """
     lasting, sightings = dict(waiting.lasting), dict(waiting.sightings)
     counting, reported = [], set()
     for key, finding in seen:
+        is_again = key in reported and finding.clears_by is None
         reported.add(key)
         known_log_fault = finding.clears_by is not None and key in open_faults
         if finding.lasting_s and key not in open_faults:
@@ -128,7 +130,8 @@ def wait(
             if (now - since).total_seconds() < finding.lasting_s:
                 continue
         elif finding.repeats and not known_log_fault:
-            sightings[key] = _sighted(sightings.get(key), finding, finding.repeats, check, now)
+            if not is_again:
+                sightings[key] = _sighted(sightings.get(key), finding, finding.repeats, check, now)
             if not _has_repeated(sightings[key], now if finding.clears_by is None else None):
                 continue
             if finding.clears_by is not None:

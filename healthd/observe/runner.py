@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from healthd.core.check import Check, unknown
 from healthd.core.encodable import writable
 from healthd.core.errors import SourceError
-from healthd.core.model import Component, Finding, Outcome, Result
+from healthd.core.model import Component, Outcome, Result
 from healthd.core.node import Node
 
 _NAME_CHARACTERS = 128
@@ -24,7 +24,7 @@ _SHOWN_CHARACTERS = 119
 
 
 def run_check(check: Check, node: Node, settings: Any, *, optional: bool = False) -> Outcome:
-    """One run. Findings without a time get that of the start of the run; the duration is monotonic."""
+    """One run. Findings and clearances without a time get that of the start of the run; the duration is monotonic."""
     at, started = datetime.now(UTC), time.monotonic()
     result = _result(check, node, settings, at)
     return Outcome(
@@ -57,10 +57,14 @@ def _counted(result: Result) -> Result:
 
 
 def _stamped(result: Result, at: datetime) -> Result:
-    if all(finding.time for finding in result.findings):
+    """Evidence that faults are over ends none that came while the check ran."""
+    if all(each.time for each in result.findings) and all(each.time for each in result.clearances):
         return result
-    findings: tuple[Finding, ...] = tuple(f if f.time else replace(f, time=at) for f in result.findings)
-    return replace(result, findings=findings)
+    return replace(
+        result,
+        findings=tuple(each if each.time else replace(each, time=at) for each in result.findings),
+        clearances=tuple(each if each.time else replace(each, time=at) for each in result.clearances),
+    )
 
 
 def _named(result: Result) -> Result:

@@ -196,6 +196,15 @@ def test_errors_that_keep_coming(key: str, instance_type: str) -> None:
     assert over_time(key, *range(50, 67), instance_type=instance_type)[-1] == {"gpu.nvlink.growing"}
 
 
+def test_all_counters_of_a_minute_are_one_sample() -> None:
+    """A CRC error has the packet sent again, and may retrain the link: three counters grow by one event. They are no
+    three of the sixteen samples."""
+    every = (CRC, REPLAY, RECOVERY)
+    looks = [run(gpu_with(0, dict.fromkeys(every, look)), healthy_gpu(1)) for look in range(17)]
+    assert not set().union(*open_codes("gpu.nvlink", looks[:-1]))
+    assert open_codes("gpu.nvlink", looks)[-1] == {"gpu.nvlink.growing"}
+
+
 def test_hopper_is_asked_link_by_link() -> None:
     """What all links counted is one reading of their GPU; fields of older GPUs, which say 0 there, are not asked."""
     gpus = FakeNvml(gpu_with(0, {CRC: 3, "nvmlDeviceGetNvLinkErrorCounter(17, 2)": 4, "field:38": 99}))

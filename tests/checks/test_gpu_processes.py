@@ -7,13 +7,16 @@ from typing import Any
 import pytest
 
 from healthd.checks.gpu_processes import GpuProcessesSettings, gpu_processes
+from healthd.checks.kernel_xid import KernelXidSettings, kernel_xid
 from healthd.core.errors import SourceUnreadable
 from healthd.core.model import REMEDY_RANK, Remedy, Result, Severity, Status
 from healthd.core.node import GpuAnswer
+from healthd.judge.history import History
 from healthd.testing import (
     NOT_SUPPORTED,
     UNKNOWN,
     Entry,
+    FakeLink,
     FakeNode,
     FakeNvml,
     codes,
@@ -24,6 +27,7 @@ from healthd.testing import (
     healthy_gpu,
     pci_tree,
 )
+from tests.support.judgement import answered, fold, kernel_says
 
 COMPUTE, GRAPHICS = "nvmlDeviceGetComputeRunningProcesses", "nvmlDeviceGetGraphicsRunningProcesses"
 MEMORY = "nvmlDeviceGetMemoryInfo"
@@ -126,6 +130,29 @@ def test_an_unreadable_proc_is_unknown() -> None:
     """A /proc that fails is no ended process."""
     with pytest.raises(SourceUnreadable):
         run(held(0, 7), proc={"7/status": SourceUnreadable("EIO")})
+
+
+def test_a_gpu_without_a_process_ends_the_faults_of_its_jobs() -> None:
+    """On Kubernetes no hook reports the end of a job, and the line of XID 31 may name no process: months later the GPU
+    that no process holds is the evidence. A GPU that a process holds keeps its fault, and so does every GPU where the
+    lists are not whole: in a container without the host's process ids, or after an error."""
+    line = "NVRM: Xid (PCI:{}): 31, pid='<unknown>', name=<unknown>, MMU Fault: ENGINE GRAPHICS"
+    log = FakeNode(kernel_records=kernel_says(*(line.format(fake_pci(index)) for index in (0, 1))))
+    known = fold(History(), [answered(kernel_xid(log, KernelXidSettings()), check="kernel.xid")])
+    mine = {"self/ns/pid": FakeLink("pid:[4026531836]"), **process(7)}
+    of_container = {**mine, "self/ns/pid": FakeLink("pid:[4026532201]")}
+
+    def open_after(*gpus: GpuAnswer, proc: dict[str, Entry]) -> set[str]:
+        look = answered(run(*gpus, proc=proc), check="gpu.processes", seconds=7e6)
+        return {str(fault.component) for fault in fold(known, [look]).faults.values()}
+
+    both = {f"gpu:{gpu_uuid(index)}" for index in (0, 1)}
+    assert open_after(healthy_gpu(0), held(1, 7), proc=mine) == {f"gpu:{gpu_uuid(1)}"}
+    assert open_after(healthy_gpu(0), held(1, 7, call=GRAPHICS), proc=mine) == {f"gpu:{gpu_uuid(1)}"}
+    assert open_after(healthy_gpu(0), healthy_gpu(1), proc=of_container) == both
+    assert open_after(healthy_gpu(0), healthy_gpu(1), proc=process(7)) == both
+    unlisted = (gpu_with(0, {COMPUTE: UNKNOWN}), gpu_with(1, {COMPUTE: NOT_SUPPORTED}))
+    assert open_after(*unlisted, proc=mine) == both
 
 
 def test_gpus_that_do_not_say() -> None:

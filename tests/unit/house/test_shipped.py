@@ -7,6 +7,7 @@ its own to show: it must name the file, or the folder that it takes whole.
 from __future__ import annotations
 
 import configparser
+import importlib
 import json
 import re
 import shlex
@@ -265,3 +266,13 @@ def test_the_walk_sees_what_is_there() -> None:
     assert [words[0] for words in commands("A=$(date) b c | sudo d # e\nf; g")] == ["date", "b", "d", "f", "g"]
     assert [words[0] for words in commands("a |\n while B= read -r c; do\n  d\n done")] == ["a", "read", "d"]
     assert Path(ROOT / "tests/unit/house/test_shipped.py") == Path(__file__)
+
+
+def test_each_name_that_a_module_exports_is_there() -> None:
+    """``from healthd.testing import *``, in a site's tests of its own checks, fails at the first name that is not."""
+    for path in sorted((ROOT / "healthd").rglob("*.py")):
+        if re.search(r"(?m)^__all__ = ", path.read_text()):
+            module = importlib.import_module(
+                ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+            )
+            assert [name for name in module.__all__ if not hasattr(module, name)] == [], path

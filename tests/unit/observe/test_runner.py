@@ -17,9 +17,10 @@ from healthd.core.encodable import encodable
 from healthd.core.errors import SourceBusy, SourceError, SourceMissing, SourceTimeout, SourceUnreadable
 from healthd.core.model import Clearance, ClearsBy, Component, Result, Status
 from healthd.core.node import Node
+from healthd.judge.history import History
 from healthd.observe.runner import run_check
 from healthd.testing import FakeNode
-from tests.support.judgement import GPU, any_component, at, counter, finding
+from tests.support.judgement import GPU, any_component, at, counter, finding, fold, looked
 
 
 def a_check(run: Callable[[Node, Any], Result]) -> Check:
@@ -57,6 +58,17 @@ def test_findings_without_a_time_get_that_of_the_run() -> None:
     """A level is dated by the look; what happened at a known time keeps it."""
     outcome = outcome_of(lambda _node, _settings: judged([finding(), finding("dated", time=at(5))]))
     assert [each.time for each in outcome.result.findings] == [outcome.at, at(5)]
+
+
+def test_what_came_while_the_check_ran_is_not_over() -> None:
+    """Evidence that a fault is over is of the start of the run: a line of the log after that is news of the fault. A
+    clearance with a time of its own keeps it."""
+    over, dated = (Clearance(by=ClearsBy.LOG_LINE, time=time) for time in (None, at(5)))
+    outcome = outcome_of(lambda _node, _settings: ok(clearances=[over, dated]))
+    assert [each.time for each in outcome.result.clearances] == [outcome.at, at(5)]
+    for late_s, is_open in ((-1, False), (1, True)):
+        line = finding(clears_by=ClearsBy.LOG_LINE, time=outcome.at + timedelta(seconds=late_s))
+        assert bool(fold(History(), [looked(line), outcome]).faults) is is_open
 
 
 ODD = Component(kind="gpu", id="\x1b[31m\u202e" + "A" * 9000)
