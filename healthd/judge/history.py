@@ -249,6 +249,8 @@ def _learn_names(history: History, outcome: Outcome) -> tuple[History, dict[Faul
         history = _renamed(history, new)
     if not (gone := _replaced(before, history, _gpus(new.values()))):
         return history, {}
+    if history.names is not before:
+        history = _without_others(history)
     over = [
         key
         for key, fault in history.faults.items()
@@ -281,6 +283,22 @@ def _replaced(before: Mapping[str, Component], history: History, there: Set[Comp
         broken = _gpus(fault.component for fault in history.faults.values())
         gone |= {part for part in broken if part.id.startswith("GPU-")} - _gpus(history.names.values())
     return gone - there
+
+
+def _without_others(history: History) -> History:
+    """The history without the memory of other GPUs than those of ``names``, and of their links: an instance that is
+    stopped and started every day has other GPUs every day."""
+    known = {part.id for part in _gpus(history.names.values())}
+
+    def is_known(where: str) -> bool:
+        gpu = where.partition(":")[2].partition("/")[0]
+        return gpu in known or not gpu.startswith("GPU-")
+
+    memory: dict[str, Any] = {
+        name: {key: state for key, state in getattr(history, name).items() if is_known(key[0])}
+        for name in _BY_COMPONENT
+    }
+    return replace(history, **memory)
 
 
 def _gpus(parts: Iterable[Component]) -> set[Component]:
@@ -592,8 +610,8 @@ def _is_over(fault: Fault, now: datetime) -> bool:
 def shifted(history: History, by: timedelta, now: datetime) -> History:
     """The History with its times moved by ``by``, none later than ``now``.
 
-    Three times stay as they are: faults of an earlier boot, whose clock was another; the end of an acknowledgement,
-    which the operator gave by the right time; and since when a value is learned, from which nothing is counted.
+    Two times stay as they are: the end of an acknowledgement, which the operator gave by the right time; and since when
+    a value is learned, from which nothing is counted. Faults of an earlier boot are not moved: its clock was another.
     """
 
     def seconds(at_s: float) -> float:
@@ -602,14 +620,13 @@ def shifted(history: History, by: timedelta, now: datetime) -> History:
     def window(known: Window) -> Window:
         return replace(known, marks=tuple((seconds(at_s), value) for at_s, value in known.marks))
 
+    def of_its_boot(fault: Fault) -> Fault:
+        own = by if fault.boot_id == history.boot_id else timedelta()
+        return replace(fault, first=moved(fault.first, own, now), last=moved(fault.last, own, now))
+
     return replace(
         history,
-        faults={
-            key: replace(fault, first=moved(fault.first, by, now), last=moved(fault.last, by, now))
-            if fault.boot_id == history.boot_id
-            else fault
-            for key, fault in history.faults.items()
-        },
+        faults={key: of_its_boot(fault) for key, fault in history.faults.items()},
         days={key: replace(days, opened=moved(days.opened, by, now)) for key, days in history.days.items()},
         sightings={
             key: replace(known, seen=tuple((seconds(at_s), value) for at_s, value in known.seen))

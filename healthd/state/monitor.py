@@ -112,9 +112,10 @@ class Monitor:
     # -- outcomes and evidence ----------------------------------------------------------------------------------------
 
     def begin_boot(self, boot_id: str, now: datetime) -> None:
-        """Enter a boot: a new boot id ends what a reboot ends."""
+        """Enter a boot: a new boot id ends what a reboot ends. A time that is still to come is of before the clock was
+        set back, while no daemon ran."""
         with self._lock:
-            self._fold(*begin_boot(self._history, boot_id), now)
+            self._fold(*begin_boot(shifted(self._history, timedelta(), now), boot_id), now)
 
     def retire(self, now: datetime, own_codes: Mapping[str, Collection[str]] | None = None) -> None:
         """Forget the faults of checks that were disabled or removed since: disabling a check ends its false alarms, as

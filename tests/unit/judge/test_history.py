@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
 from healthd.checklib.xids import XidCase, XidRow, xid_cases, xid_row
-from healthd.core.check import FindingCode, Learned, Limit, judged, not_applicable, nothing_expected, ok
+from healthd.core.check import Accelerating, FindingCode, Learned, Limit, judged, not_applicable, nothing_expected, ok
 from healthd.core.model import (
     NODE,
     Clearance,
@@ -376,6 +376,32 @@ def test_gpus_that_are_replaced_may_be_named_one_after_the_other(first: tuple[in
     some = fold(booted, [listed([new[n]], 60 + n) for n in first])
     assert len(some.faults) == 2
     assert fold(some, [listed(new, 90)]).faults == {}
+
+
+def test_gpus_that_are_gone_leave_no_memory() -> None:
+    """An instance that is stopped every night, and starts with the GPUs of another host: what is kept of counters is of
+    the GPUs that are there, and of their links. A boot in which one of them did not answer at first changes nothing of
+    that; nor does a GPU that is lost for a boot lose its baseline."""
+    known = History(boot_id="boot-0")
+
+    def look(night: int, number: int) -> Iterator[Reading]:
+        gpu = gpu_component(uuid=f"GPU-{night}-{number}", pci=f"0000:{number + 0x53:x}:00")
+        link = Component(kind="nvlink", id=f"{gpu.id}/3")
+        yield from (counter(7, part, name=name) for part in (gpu, link) for name in ("errors_total", "daily_total"))
+
+    limits = (LIMIT, Accelerating(reading="daily_total", code=replace(GROWN, clears_by=None), source="this test"))
+    for night in range(50):
+        known, _ = begin_boot(known, f"boot-{night}")
+        for there in ((0, 1, 2), (0, 1, 2, 3)):
+            seen = answered(ok([each for number in there for each in look(night, number)]), seconds=86_400 * night)
+            known, _ = observe(known, seen, limits, seen.at)
+    assert {where for where, _ in (*known.baselines, *known.days)} == {
+        f"{kind}:GPU-49-{number}{link}" for number in range(4) for kind, link in (("gpu", ""), ("nvlink", "/3"))
+    }
+    lost, _ = begin_boot(known, "boot-50")
+    for there in ((0, 1, 2), (0, 1, 2, 3)):
+        lost = fold(lost, [answered(ok([each for number in there for each in look(49, number)]))])
+    assert lost.baselines == known.baselines
 
 
 def test_an_index_names_nobody() -> None:

@@ -706,3 +706,30 @@ def test_after_the_clock_was_set_nothing_is_younger_or_older_than_it_is(store: S
     assert trail(store)[-1] == "the clock was set back by 3600 s"
     (kept,) = Monitor({"gpu.look": a_check("gpu.look")}, store).history.faults.values()
     assert (kept.first, kept.last) == (at(3600), at(3600))
+
+
+@pytest.mark.parametrize("boot", ["boot-1", "boot-2"])
+def test_a_clock_that_was_set_back_while_no_daemon_ran_leaves_no_time_to_come(store: Store, boot: str) -> None:
+    """The last daemon saw a wrong clock, a day ahead. Evidence of today ends its faults, and lines of today repeat."""
+    ahead = 86_400
+    over = finding("gpu.over", clears_by=ClearsBy.REPLACE)
+    again = finding("gpu.again", clears_by=ClearsBy.REPLACE, repeats=Repeats(times=2, window_s=600))
+    monitor = Monitor(CHECKS, store)
+    monitor.begin_boot("boot-1", at(ahead))
+    monitor.absorb(looked(over, again, check="kernel.xid", seconds=ahead))
+    after = Monitor(CHECKS, store)
+    after.begin_boot(boot, at(60))
+    evidence = Clearance(by=ClearsBy.REPLACE, component=GPU[0], time=at(70), code="gpu.over")
+    after.absorb(looked(again, clearances=[evidence], check="kernel.xid", seconds=70))
+    assert {code for _, code in after.history.faults} == {"gpu.again"}
+
+
+def test_news_of_a_clock_that_was_ahead_is_listed_for_a_day(store: Store) -> None:
+    """A day from now on, not until that clock's tomorrow."""
+    monitor = Monitor(CHECKS, store)
+    monitor.begin_boot("boot-1", at(9e6))
+    monitor.absorb(looked(finding(clears_by=ClearsBy.NOTHING), check="kernel.xid", seconds=9e6))
+    after = Monitor(CHECKS, store)
+    after.begin_boot("boot-1", at(60))
+    after.absorb(looked(seconds=86_461))
+    assert after.history.faults == {}
