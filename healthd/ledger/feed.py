@@ -76,6 +76,7 @@ class LedgerFeed:
         self._last = listed
         self._ask_at |= {name: now + self._again * (1.0 if name in answered else 1 / 144) for name in asked}
         self._ask_at |= {name: now for name in news if name not in asked}
+        self._ask_at = {name: at for name, at in self._ask_at.items() if name in listed}
         self._forget(now, watched or now)
         return len(changed)
 

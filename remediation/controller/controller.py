@@ -128,6 +128,8 @@ class Controller:
         holders = frozenset(slot.node for slot in slots)
         named = {record.node for record in snapshot.records}
         self._seen = {name: seen for name, seen in self._seen.items() if name in named}
+        self._acting = {name: acting for name, acting in self._acting.items() if name in named}
+        self._written_s = {name: at_s for name, at_s in self._written_s.items() if name in named}
         wants = [
             found for record in snapshot.records if (found := self._found(record, snapshot, holders, now)) is not None
         ]

@@ -122,6 +122,7 @@ class KubeDrain:
             return {}
         states, failing = {}, self._failing
         self._failing = {}
+        self._events.keep(drained)
         for name in sorted(set(drained) & set(claimed)):
             try:
                 if (state := self._drain(name, claimed)).message:

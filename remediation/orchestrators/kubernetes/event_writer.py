@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from datetime import datetime
 
 from msgspec import Struct
@@ -76,6 +76,10 @@ class KubeDrainEvents:
         self._telling = KubeEventWriter(api, leads=leads, clock=clock)
         # Node to (hold, the news that was written about it).
         self._reported: dict[str, tuple[str, set[tuple[str, str]]]] = {}
+
+    def keep(self, nodes: Collection[str]) -> None:
+        """Forget what was written of other nodes: their drains are over."""
+        self._reported = {node: reported for node, reported in self._reported.items() if node in nodes}
 
     def tell(self, drain: Drain, uid: str, plans: Iterable[Plan], stuck: Mapping[str, str]) -> str:
         """Write an Event about each pod that came back or does not go, once per drain and source. ``uid``: the Node's.

@@ -226,6 +226,7 @@ class KubeFleet:
         named = counts.named_in(key for each in notes.values() for key in each)
         named |= {name for name in records.nodes if not records.is_kept(name, now)}
         self._absent, suspects = counts.suspected(seen, named, self._absent)
+        self._machines = {name: each for name, each in self._machines.items() if name in seen.nodes or name in named}
         for name in suspects:
             if not self._is_gone(name):
                 continue
