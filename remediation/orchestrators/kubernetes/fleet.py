@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Collection, Mapping
 from datetime import datetime
+from functools import cached_property
 from typing import Any
 
 from msgspec import Struct
@@ -45,16 +46,16 @@ UNCOVERED_S = 60.0
 """How often all Nodes are read where a selector leaves some out."""
 
 
-class SyncRecords(Struct, frozen=True, kw_only=True):
+class SyncRecords(Struct, frozen=True, kw_only=True, dict=True):
     """The handoff records of one sync. ``old``: those that an older agent left on its Lease."""
 
     healths: Mapping[str, NodeHealth]
     old: OldLease
 
-    @property
+    @cached_property
     def texts(self) -> dict[str, str]:
         """Node to handoff record."""
-        return {**self.old.texts, **{name: each.text for name, each in self.healths.items() if each.text}}
+        return {**self.old.texts, **{name: text for name, each in self.healths.items() if (text := each.text)}}
 
     @property
     def nodes(self) -> set[str]:

@@ -40,6 +40,7 @@ _FIELDS: Mapping[str, tuple[str, Any]] = {
     for name, kind in get_type_hints(HandoffRecord).items()
     if name != "history"
 }
+_TIMES = [own for own, kind in _FIELDS.values() if kind is _AWARE]
 _PAST = {each.name for each in fields(PastRepair)}
 FIELDS = frozenset({*_FIELDS, "history"})
 """The fields of a record; the schema of the CustomResourceDefinition has the same."""
@@ -303,7 +304,7 @@ def _past(entry: Any) -> PastRepair | None:
 
 
 def _times(handoff: HandoffRecord) -> list[datetime]:
-    own = [value for each in fields(handoff) if isinstance(value := getattr(handoff, each.name), datetime)]
+    own = [value for name in _TIMES if (value := getattr(handoff, name)) is not None]
     return [
         *own,
         *(each.at for each in handoff.history),

@@ -306,7 +306,7 @@ class KubernetesOrchestrator:
             return {**{name: text for name, text in texts.items() if name != self._name}, **_of(self._name, own)}
         asked_s = time.monotonic()
         there = self._healths.all()
-        found = {**self._old_marks.read().texts, **{name: each.text for name, each in there.items() if each.text}}
+        found = {**self._old_marks.read().texts, **{name: text for name, each in there.items() if (text := each.text)}}
         self._records_then = (asked_s, found)
         return found
 

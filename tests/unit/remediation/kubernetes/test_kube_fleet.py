@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -141,6 +142,31 @@ def test_of_a_gone_node_stays_what_the_bounds_of_a_day_count() -> None:
     clock.advance(86_400.0)
     assert (kept() != "", kept()) == (True, ""), "again by two lists"
     assert server.healths == {}
+
+
+def test_a_count_of_twice_as_many_records_is_twice_the_work() -> None:
+    """After months most nodes have one, and a count of 500 took 23 s of a core, every 10 s."""
+
+    def work(count: int) -> int:
+        server, clock = Server(*(f"n{number}" for number in range(count))), FakeClock()
+        fleet = fleet_of(server, clock)
+        history = (PastRepair(act=PastAct.REBOOT, at=clock.now().replace(microsecond=0), code="gpu.xid.79"),)
+        server.healths = {name: {"record": record_of(HandoffRecord(history=history))} for name in server.nodes}
+        fleet.count()
+        calls = 0
+
+        def called(frame: object, event: str, _: object) -> None:
+            nonlocal calls
+            calls += event == "call"
+
+        sys.setprofile(called)
+        try:
+            fleet.count()
+        finally:
+            sys.setprofile(None)
+        return calls
+
+    assert work(80) < 2.2 * work(40)
 
 
 def test_of_a_gone_node_of_an_older_agent_stays_the_same_on_its_lease() -> None:
