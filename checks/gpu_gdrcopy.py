@@ -9,7 +9,7 @@ from msgspec import Struct
 from healthd.checklib.gpu_driver import has_no_driver
 from healthd.checklib.pci import pci_gpus
 from healthd.checklib.tables import instance_profile
-from healthd.core.check import FindingCode, check, judged, not_applicable
+from healthd.core.check import FindingCode, check, judged, not_applicable, nothing_expected
 from healthd.core.errors import SourceMissing, SourceUnreadable
 from healthd.core.model import Component, Finding, Remedy, Result, Severity
 from healthd.core.node import Node
@@ -62,8 +62,11 @@ def gpu_gdrcopy(node: Node, settings: GpuGdrcopySettings) -> Result:
     usual = profile is not None and profile.nvlink in ("nvswitch", "nvl72")
     loaded = node.sys.exists(_MODULE)
     required = usual if settings.required is None else settings.required
-    if not loaded and not (required and pci_gpus(node)):
-        return not_applicable("gdrdrv is not loaded, and this node does not need it")
+    if not loaded and not required:
+        is_certain = settings.required is not None or profile is not None
+        return (nothing_expected if is_certain else not_applicable)("gdrdrv is not loaded, and none is required here")
+    if not loaded and not pci_gpus(node):
+        return not_applicable("no NVIDIA GPU on the PCI bus; see gpu.count")
     if not loaded and has_no_driver(node):
         return not_applicable("the NVIDIA driver has no GPU; see gpu.driver")
     if not loaded:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from healthd.checklib.lustre import CONNECTED, KINDS, TROUBLED, Import, client_devices, connection, read_import
-from healthd.core.check import FindingCode, check, judged, not_applicable, unknown
+from healthd.core.check import FindingCode, check, judged, not_applicable, nothing_expected, unknown
 from healthd.core.errors import SourceError, SourceMissing
 from healthd.core.model import (
     NODE,
@@ -45,6 +46,9 @@ DISCONNECTED = FindingCode(
 )
 
 
+_NONE_LEFT = Clearance(by=ClearsBy.LOG_LINE, note="no Lustre connection is left", code="lustre.connection_lost")
+
+
 class LustreClientSettings(Struct, frozen=True, kw_only=True):
     """Whether ``lustre.client`` reads the connections."""
 
@@ -62,10 +66,11 @@ def lustre_client(node: Node, settings: LustreClientSettings) -> Result:
     reboot. An idle connection is healthy: the client closes connections that it does not use. A connection in recovery
     is a finding only when that lasts, and never more than a warning: fail-overs and maintenance windows look the same
     from every node. A connection that is there ends ``lustre.connection_lost``: of many that are restored at once the
-    kernel log names one. A device whose state cannot be read is unknown, and so is a mounted client that shows no
-    device. The check skips the connection to the management server (mgc), which carries no I/O. Reading these files
-    sends nothing to a server, so it cannot hang on one. Unproven on hardware: no Lustre client was at hand; the files
-    are those of the published sources.
+    kernel log names one. So does a client without any connection, and a client that is not loaded has no fault. A
+    device whose state cannot be read is unknown, and so is a mounted client that shows no device. The check skips the
+    connection to the management server (mgc), which carries no I/O. Reading these files sends nothing to a server, so
+    it cannot hang on one. Unproven on hardware: no Lustre client was at hand; the files are those of the published
+    sources.
 
     Sources: lustre-release lustre/obdclass/obd_sysfs.c (health_check), lustre/ptlrpc/import.c (states);
     libcfs/libcfs/debug.c (lines that are alike within a time are printed once: "Skipped 1 previous similar message");
@@ -79,14 +84,15 @@ def lustre_client(node: Node, settings: LustreClientSettings) -> Result:
         if any(mount.fstype == "lustre" for mount in node.mounts()):
             why = f"a Lustre file system is mounted, but the client does not report its health: {error}"
             return unknown(why, "see whether its modules are loaded, `lsmod`; in a container mount the host's /sys")
-        return not_applicable("no Lustre client is loaded")
+        return _without_client(node)
     findings, undecided = (
         list(_health(word)),
         [] if _is_known(word) else [f"/sys/fs/lustre/health_check says {word!r}; expected 'healthy'"],
     )
-    found = list[tuple[Component, Import]]()
+    found, is_used = list[tuple[Component, Import]](), not settings.imports
     for kind in KINDS if settings.imports else ():
         devices = client_devices(node, kind)
+        is_used = is_used or bool(devices)
         unread: list[str] = []
         for device in devices:
             try:
@@ -95,7 +101,15 @@ def lustre_client(node: Node, settings: LustreClientSettings) -> Result:
                 unread.append(str(error))
         undecided.extend(_gap(node, kind, devices, unread))
     findings += [_disconnected(where, each) for where, each in found if each.state in TROUBLED]
-    return judged(findings, _readings(found, node.boot_id), undecided=undecided, clearances=_restored(found))
+    over = [*_restored(found), *(() if is_used or undecided else (_NONE_LEFT,))]
+    return judged(findings, _readings(found, node.boot_id), undecided=undecided, clearances=over)
+
+
+def _without_client(node: Node) -> Result:
+    """Where the module is not loaded, as after a boot with an automount that nothing uses, its trouble is over."""
+    if node.sys.exists("module") and not node.sys.exists("module/lustre"):
+        return replace(nothing_expected("no Lustre client is loaded"), clearances=(_NONE_LEFT,))
+    return not_applicable("this kernel does not report whether a Lustre client is loaded")
 
 
 def _is_known(word: str) -> bool:

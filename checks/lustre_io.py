@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec import Struct, field
 
-from healthd.core.check import FindingCode, check, judged, not_applicable
+from healthd.core.check import FindingCode, check, judged, nothing_expected
 from healthd.core.errors import SourceBusy, SourceError, SourceTimeout
 from healthd.core.model import Component, Finding, Reading, Remedy, Result, Severity
 from healthd.core.node import FileProbe, Mount, Node
@@ -80,7 +80,7 @@ def lustre_io(node: Node, settings: LustreIoSettings) -> Result:
     """
     asked = [mount for mount in _tops(node.mounts()) if _is_wanted(mount, settings)]
     if not asked:
-        return not_applicable(f"no file system of type {', '.join(settings.fstypes)} is mounted")
+        return nothing_expected(f"no file system of type {', '.join(settings.fstypes)} is mounted")
     results = [_ask(node, mount, settings) for mount in asked]
     findings = [finding for result in results for finding in result.findings]
     readings = [reading for result in results for reading in result.readings]

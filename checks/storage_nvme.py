@@ -9,7 +9,7 @@ from msgspec import Meta, Struct
 
 from healthd.checklib.host_text import json_object
 from healthd.checklib.tables import instance_profile
-from healthd.core.check import FindingCode, Limit, check, judged, not_applicable
+from healthd.core.check import FindingCode, Limit, check, judged, not_applicable, nothing_expected
 from healthd.core.errors import SourceError, SourceMissing, SourceUnreadable
 from healthd.core.model import NODE, ClearsBy, Component, Finding, Reading, ReadingKind, Remedy, Result, Severity
 from healthd.core.node import Node
@@ -76,7 +76,8 @@ def storage_nvme(node: Node, settings: StorageNvmeSettings) -> Result:
     profile = instance_profile(node.instance_type)
     expected = settings.count if settings.count >= 0 else profile.nvme_count if profile else 0
     if not disks and not expected:
-        return not_applicable("no NVMe controller, and none is expected")
+        reason = "no NVMe controller, and none is expected"
+        return nothing_expected(reason) if settings.count == 0 else not_applicable(reason)
     findings, undecided, readings, without = [], list[str](), list[Reading](), ""
     if len(local) < expected:
         message = f"{len(local)} of {expected} instance-store disks are present"

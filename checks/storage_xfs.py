@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from msgspec import Struct
 
-from healthd.core.check import FindingCode, check, judged, not_applicable
+from healthd.core.check import FindingCode, check, judged, not_applicable, nothing_expected
 from healthd.core.errors import SourceError, SourceMissing, SourceUnreadable
 from healthd.core.model import Component, Finding, Reading, Remedy, Result, Severity
 from healthd.core.node import Mount, Node
@@ -45,7 +45,7 @@ def storage_xfs(node: Node, settings: StorageXfsSettings) -> Result:
     """
     mounts = {mount.source: mount for mount in node.mounts() if mount.fstype == "xfs"}
     if not mounts:
-        return not_applicable("no XFS file system is mounted")
+        return nothing_expected("no XFS file system is mounted")
     findings, readings, undecided = list[Finding](), list[Reading](), []
     for mount in mounts.values():
         try:

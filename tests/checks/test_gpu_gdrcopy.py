@@ -11,6 +11,7 @@ from healthd.core.errors import SourceError, SourceMissing, SourceUnreadable
 from healthd.core.model import Remedy, Result, Severity, Status
 from healthd.core.node import CommandResult
 from healthd.testing import Entry, FakeNode, fake_pci, pci_tree
+from tests.support.over_time import open_codes
 
 LDCONFIG, PATH = ("/sbin/ldconfig", "-p"), "/usr/lib/x86_64-linux-gnu/libgdrapi.so.2"
 LISTING = f"1021 libs found in cache `/etc/ld.so.cache'\n\tlibgdrapi.so.2 (libc6,x86-64) => {PATH}\n"
@@ -68,6 +69,17 @@ def test_not_loaded_where_nobody_needs_it(instance_type: str | None) -> None:
     assert run({}, instance_type=instance_type).status is Status.NOT_APPLICABLE
     assert run({}, required=False).status is Status.NOT_APPLICABLE
     assert run({}, gpus=0).status is Status.NOT_APPLICABLE
+
+
+def test_what_the_site_no_longer_requires_is_over() -> None:
+    """``required = false`` answers the warning. Where no GPU is on the bus, or the type is not known, it stays."""
+    for then, stays in (
+        (run({}, required=False), False),
+        (run({}, instance_type="p5.4xlarge"), False),
+        (run({}, gpus=0), True),
+        (run({}, instance_type=None), True),
+    ):
+        assert open_codes("gpu.gdrcopy", [run({}), then])[-1] == ({"gdrcopy.absent"} if stays else set())
 
 
 def test_no_device_file() -> None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from healthd.checklib.loglines import LineRow, line_rows
 from healthd.checks.kernel_host import _NEEDLES, kernel_host
 from healthd.core.check import NoSettings
 from healthd.core.model import REMEDY_RANK, ClearsBy, Remedy, Result, Severity, Status
+from healthd.judge.history import History
 from healthd.testing import Entry, FakeNode
-from tests.support.judgement import START, kernel_says, only
+from tests.support.judgement import START, answered, fold, kernel_says, looked, only
 
 ROWS = line_rows("kernel.host")
 
@@ -226,7 +228,8 @@ def test_a_hung_task_is_tied_to_its_job_while_it_lives() -> None:
 
 
 def test_an_nfs_server_that_answers_again_ends_its_fault() -> None:
-    """OK of the same server is evidence; the fault is a state until then."""
+    """OK of the same server is evidence. A request of a soft mount times out, and the kernel reports OK of none that it
+    does not keep trying: such a line is listed for a day, and not until the next boot."""
     result = judge("nfs: server 10.0.3.7 not responding, still trying", "nfs: server 10.0.3.7 OK")
     (over,) = result.clearances
     assert (over.by, str(over.component), over.code) == (
@@ -234,7 +237,11 @@ def test_an_nfs_server_that_answers_again_ends_its_fault() -> None:
         "nfs:10.0.3.7",
         "kernel.nfs_not_responding",
     )
-    assert only(result).clears_by is ClearsBy.LOG_LINE
+    timed_out = answered(judge("nfs: server 10.0.3.7 not responding, timed out"), check="kernel.host")
+    known = fold(History(), [timed_out])
+    assert [fault.code for fault in known.faults.values()] == ["kernel.nfs_not_responding"]
+    assert fold(known, [answered(replace(result, findings=()), check="kernel.host", seconds=2)]).faults == {}
+    assert fold(known, [looked(seconds=90_000)]).faults == {}
 
 
 def test_the_lines_of_a_real_ext4_error_are_one_fault() -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from healthd.checks.kernel_lustre import KernelLustreSettings, kernel_lustre
 from healthd.checks.lustre_client import DISCONNECTED, LustreClientSettings, lustre_client
@@ -19,7 +20,8 @@ from healthd.sim.host import IMPORTS_IN
 from healthd.sim.tree import build
 from healthd.sources.trees import FileTree
 from healthd.testing import Entry, FakeNode
-from tests.support.judgement import answered, fold, kernel_says
+from tests.support.judgement import LUSTRE_IS_LOADED, answered, fold, kernel_says
+from tests.support.over_time import open_codes
 
 FSX = Mount(point="/fsx", fstype="lustre", source="10.0.0.1@tcp:/abc", options=frozenset({"rw"}))
 # Constructed after the form of lustre-release lprocfs_import_seq_show().
@@ -132,6 +134,41 @@ def test_no_client() -> None:
     """Without the client there is nothing here; with a Lustre mount and no word of the client it is unknown."""
     assert run(sys={"fs/": ""}, mounts=()).status is Status.NOT_APPLICABLE
     assert run(sys={"fs/": ""}).status is Status.UNKNOWN
+
+
+def test_a_client_that_is_not_loaded_has_no_fault() -> None:
+    """After the reboot that an LBUG calls for, an automount that nothing uses loads no module: the fault is over, or a
+    drained node, on which nothing uses the mount, would be out for ever. Where the kernel does not report its modules,
+    it stays."""
+    booted: dict[str, Entry] = {"fs/": "", "module/nvidia/version": "580.95.05"}
+    automount = replace(FSX, fstype="autofs", source="systemd-1")
+    assert open_codes("lustre.client", [run("LBUG"), run(sys=booted, mounts=(automount,))])[-1] == set()
+    hidden = run(sys={"fs/": ""}, mounts=(automount,))
+    assert open_codes("lustre.client", [run("LBUG"), hidden])[-1] == {"lustre.lbug"}
+
+
+def test_a_file_system_that_is_gone_leaves_no_lost_connection() -> None:
+    """The kernel logs no restored connection to a file system that was unmounted by force. While any device of the
+    client is there, only its own connection ends."""
+    lost = "Lustre: abc-OST0000-osc-ffff88810a5b8800: Connection to abc-OST0000 (at 10.0.0.2@tcp) was lost; in progress"
+    node = FakeNode(
+        sys=LUSTRE_IS_LOADED,
+        kernel_records=kernel_says(f"{lost} operations using this service will wait for recovery to complete"),
+        mount_table=[FSX],
+    )
+    known = fold(History(), [answered(kernel_lustre(node, KernelLustreSettings()), check="kernel.lustre")])
+    healthy: dict[str, Entry] = {"fs/lustre/health_check": "healthy"}
+    other: dict[str, Entry] = {"fs/lustre/osc/xyz-OST0000-osc-ffff88810000000/import": IMPORT.format(state="FULL")}
+
+    def is_open(sys: dict[str, Entry], proc: dict[str, Entry], *mounts: Mount) -> bool:
+        node = FakeNode(sys=sys, proc=proc, mount_table=mounts)
+        look = answered(lustre_client(node, LustreClientSettings()), check="lustre.client", seconds=60)
+        return bool(fold(known, [look]).faults)
+
+    assert is_open(healthy, {}, FSX)
+    assert is_open(healthy, other)
+    assert not is_open(healthy, {})
+    assert not is_open({"module/nvidia/version": "580.95.05"}, {})
 
 
 def test_lbug_calls_for_a_reboot() -> None:

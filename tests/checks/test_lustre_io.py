@@ -13,6 +13,7 @@ from healthd.core.model import REMEDY_RANK, Remedy, Result, Severity, Status
 from healthd.core.node import FileProbe, Mount, ProbeState, Space
 from healthd.testing import FakeNode
 from healthd.testing import codes as codes_of
+from tests.support.over_time import open_codes
 
 ROOM = Space(total_bytes=100, available_bytes=50, total_inodes=100, available_inodes=50, read_only=False)
 QUICK = FileProbe(size_bytes=262_144, write_s=0.004, read_s=0.002, unlink_s=0.001)
@@ -54,6 +55,12 @@ def test_a_quick_answer_is_ok() -> None:
 def test_nothing_to_ask() -> None:
     """A node without network file systems has nothing here, and its own disks are not asked."""
     assert run(mount("/", "ext4"), space=SILENCE).status is Status.NOT_APPLICABLE
+
+
+def test_a_mount_that_is_gone_is_over() -> None:
+    """The operator unmounts the only network file system, which hung: that it must be there is for lustre.mount."""
+    looks = [run(probe=SILENCE, stalled_s=70.0), run(mount("/", "ext4"))]
+    assert open_codes("lustre.io", looks) == [{"lustre.io.hung"}, set()]
 
 
 @pytest.mark.parametrize("error", [SILENCE, SourceBusy("an earlier question is still out")])

@@ -17,6 +17,7 @@ from healthd.core.node import CommandResult
 from healthd.judge.history import History, observe
 from healthd.testing import Entry, FakeNode
 from healthd.testing import codes as codes_of
+from tests.support.over_time import open_codes
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 GOOD: dict[str, Any] = {"critical_warning": 0, "media_errors": 0, "percent_used": 1}
@@ -78,10 +79,12 @@ def test_what_is_expected_of_a_type(kind: str | None, found: list[str]) -> None:
 
 
 def test_no_disk_at_all() -> None:
-    """Nothing there and nothing expected does not apply; nothing there of eight is missing; no /sys is unknown."""
+    """Nothing there and nothing expected does not apply; nothing there of eight is missing, until the site expects
+    none; no /sys is unknown."""
     bare: dict[str, Entry] = {"class/net/lo/mtu": "1"}
     assert run(sys=bare, instance_type=None).status is Status.NOT_APPLICABLE
     assert codes(run(sys=bare)) == ["missing"]
+    assert open_codes("storage.nvme", [run(sys=bare), run(sys=bare, count=0)])[-1] == set()
     with pytest.raises(SourceMissing):
         run(sys={})
 

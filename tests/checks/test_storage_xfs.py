@@ -11,6 +11,7 @@ from healthd.core.errors import SourceError, SourceMissing, SourceTimeout
 from healthd.core.model import Result, Severity, Status
 from healthd.core.node import CommandResult, Mount
 from healthd.testing import FakeNode
+from tests.support.over_time import open_codes
 
 TABLE = (
     Mount(point="/", fstype="xfs", source="/dev/nvme0n1p1", options=frozenset({"rw"})),
@@ -72,3 +73,10 @@ def test_where_there_is_nothing_to_ask() -> None:
     """No XFS, or no tool to ask it with: not applicable, with the reason."""
     assert run(answered(), TABLE[1:]).status is Status.NOT_APPLICABLE
     assert "xfs_spaceman" in run(SourceMissing("xfs_spaceman: not found")).reason
+
+
+def test_a_file_system_that_is_gone_is_over() -> None:
+    """The operator made another one in its place. A tool that is missing ends nothing."""
+    (sick, gone, toolless) = (run(answered("1.2")), run(answered(), TABLE[1:]), run(SourceMissing("not found")))
+    assert open_codes("storage.xfs", [sick, gone])[-1] == set()
+    assert open_codes("storage.xfs", [sick, toolless])[-1] == {"storage.xfs.fragmented"}
