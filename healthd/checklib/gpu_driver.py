@@ -59,10 +59,11 @@ def has_no_driver(node: Node) -> bool:
 
 
 def has_pids_of_host(node: Node) -> bool:
-    """Whether this process sees the process ids of the host. False where the kernel does not show it."""
+    """Whether this process sees the process ids of the host. False where the kernel does not show it. Raises
+    SourceError."""
     try:
         return node.proc.target("self/ns/pid") == _OF_THE_HOST["pid"]
-    except SourceError:
+    except SourceMissing:
         return False
 
 

@@ -60,6 +60,7 @@ DOES_WITHOUT = {
     ("cloud.events", "metadata"),  # not EC2
     *((check, "sys") for check in ("gpu.nvlink", "gpu.pcie", "gpu.sram", "gpu.throttle")),  # no version: as gpu.ecc
     ("gpu.peermem", "proc"),  # there are two other ways
+    ("gpu.processes", "proc"),  # a kernel without pid namespaces: no GPU that is free ends a fault
     ("stack.versions", "command"),  # parts that are not installed
     ("efa.provider", "command"),  # jobs bring libfabric in their containers
     ("ebs.allowances", "command"),  # an nvme-cli that cannot read them, or none
