@@ -32,7 +32,7 @@ KEPT = timedelta(days=7)
 """How long an incident that is over is listed."""
 TREND_WINDOW = timedelta(days=14)
 """The days over which a slow story is counted, in two halves."""
-_CHANCE = 0.01
+_BY_CHANCE = 100  # of so many groups one looks like a slow story by chance
 _MOST_SIGHTINGS = 20_000  # in a memory; the oldest are dropped
 _MOST_OF = 0.9  # of the members must share a cause, and twice as large a part of them as of the other nodes
 _FAULTY = frozenset(NodeState) - {NodeState.OK, NodeState.UNKNOWN}
@@ -371,7 +371,13 @@ def _is_growing(group: Sequence[Sighting], now: datetime, watched: datetime) -> 
     half = now - TREND_WINDOW / 2
     late = sum(each.first >= half for each in group)
     total = sum(each.first >= now - TREND_WINDOW for each in group)
-    return late > total - late and sum(comb(total, each) for each in range(late, total + 1)) < _CHANCE * 2**total
+    if late <= total - late:
+        return False
+    tail = term = comb(total, late)
+    for each in range(late, total):
+        term = term * (total - each) // (each + 1)
+        tail += term
+    return tail * _BY_CHANCE < 2**total
 
 
 def _id(root: str, began: datetime) -> str:
@@ -389,7 +395,7 @@ def _updated(
     silent = [each.node for each in group if each.gone is None and each.seen != now and each.node in reading.unknown]
     since = incident.began if incident.slow else incident.began - reading.window
     joined = {each.node for each in group if each.at >= since or each.gone is None}
-    members = sorted(joined | set(incident.nodes))
+    members = joined.union(incident.nodes)
     is_story = incident.slow and _is_growing(group, now, reading.watched)
     few = len(now_in) + len(silent) < 2 and not is_story
     quiet = (incident.quiet or now) if few else None
@@ -400,7 +406,7 @@ def _updated(
         incident,
         codes=tuple(code for code, _ in sorted(counted.items(), key=lambda each: (-each[1], each[0])))
         or incident.codes,
-        nodes=tuple(members),
+        nodes=tuple(sorted(members)),
         active=tuple(sorted(each.node for each in now_in)),
         unknown=tuple(sorted(silent)),
         first=first.node if first is not None else incident.first,

@@ -285,6 +285,19 @@ def test_a_story_of_days_is_an_incident_with_a_trend() -> None:
     assert not seen(fleet(end), replace(memory, sightings=even, incidents=()), end).open
 
 
+def test_a_story_of_days_may_have_more_nodes_than_a_number_has_digits() -> None:
+    """A driver that is rolled out over two weeks, node by node: what is counted exactly has no limit of a float."""
+    began = NOW - timedelta(days=20)
+    memory = IncidentMemory(watched=began)
+    got_it: list[FleetNode] = []
+    for hour, name in enumerate(names(1_500)):
+        at = NOW - timedelta(days=10) + hour * timedelta(minutes=9.5)
+        got_it.append(reading(name, "gpu.throttle", "GPU 3", since=at, state=NodeState.WARNING))
+    memory = seen(got_it, memory)
+    incident = only(memory)
+    assert (incident.slow, len(incident.active), incident.trend) == (True, 1_500, Trend.GROWING)
+
+
 def test_many_at_once_are_an_incident_beside_a_story_of_days() -> None:
     """Nine nodes over days, and then thirty within a minute: these are an incident of today, whose nodes hold their own
     messages. Neither those nor that incident itself, once it is over, are a story of days."""
