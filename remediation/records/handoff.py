@@ -32,7 +32,7 @@ _MESSAGE_CHARACTERS = 200
 _ASKED = (Remedy.REBOOT_NODE, Remedy.REPLACE_NODE)  # what a controller can do
 _DOES = (Remedy.RESET_GPU, *_ASKED)
 _PAST_ENTRY = re.compile(
-    r"(reset|reboot|replace|return):([0-9]{1,11}):([^:,]*):(helped|failed|)(?::([0-9]{0,11}))?(?::([0-9a-f]{8}))?"
+    r"(reset|reboot|replace|return):([0-9]{1,11}):([^:,]*):(helped|failed|)(?::([0-9]{0,11})(?::([0-9a-f]{8}|)(?::.*)?)?)?"
 )
 CLOSE = timedelta(minutes=1)
 """So far apart the same moment may stand in two records: one has whole seconds, and no two clocks are alike."""

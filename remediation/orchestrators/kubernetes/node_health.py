@@ -287,14 +287,13 @@ def _history(entries: Any) -> tuple[tuple[PastRepair, ...], list[str]]:
     if not isinstance(entries, list):
         return (), ["history"]
     read = [_past(each) for each in entries]
-    odd = [f"history[{number}]" for number, each in enumerate(read) if each is None]
+    odd = [f"history[{n}]" for n, each in enumerate(read) if each is None or not set(entries[n]) <= _PAST]
     return tuple(each for each in read if each is not None), odd
 
 
 def _past(entry: Any) -> PastRepair | None:
-    """The entry, or None for an odd one."""
-    if not isinstance(entry, Mapping) or not set(entry) <= _PAST:
-        return None
+    """The entry, or None for one that is none. One with a field of a later version is an act like any other: the
+    bounds of a fleet that is being upgraded count it."""
     try:
         past = msgspec.convert(entry, PastRepair)
     except msgspec.ValidationError:

@@ -134,6 +134,13 @@ def test_what_is_odd_is_named_and_hides_nothing_else(odd: dict[str, Any], named:
     assert (read.handoff.remediation_id, read.handoff.code) == ("k3v9", "gpu.xid.79")
 
 
+def test_an_act_with_a_field_of_a_later_version_counts() -> None:
+    """While a fleet is upgraded, the bounds of replacements count it."""
+    entry = {"act": "replace", "at": "2026-11-21T12:00:00Z", "code": "gpu.xid.79", "more": 1}
+    (past,) = read_record({"history": [entry]}, NOW).handoff.history
+    assert (past.act, past.code) == (PastAct.REPLACE, "gpu.xid.79")
+
+
 def test_a_time_that_is_ahead_is_odd_and_stays_for_those_who_leave_it_out() -> None:
     """In the record itself, and in its history."""
     later = NOW + timedelta(hours=1)

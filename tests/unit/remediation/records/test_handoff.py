@@ -137,6 +137,16 @@ def test_an_odd_entry_hides_no_other(odd: str) -> None:
     assert [str(each.act) for each in record.history] == ["reset", "return"]
 
 
+@pytest.mark.parametrize("later", ["1795226999:0123abcd:more:and:more", "1795226999::more", ":0123abcd:", "::more"])
+def test_an_entry_with_more_of_a_later_version_counts(later: str) -> None:
+    """While a fleet is upgraded, nodes of this version bound their acts by those of the others too."""
+    record = parse(f"healthd history=replace:1795226900:gpu.xid.95:helped:{later}")
+    assert record is not None
+    assert [(str(each.act), each.code, str(each.outcome)) for each in record.history] == [
+        ("replace", "gpu.xid.95", "helped")
+    ]
+
+
 def test_a_code_cannot_pretend_to_be_another_entry() -> None:
     """A plug-in may call its finding what it likes."""
     record = HandoffRecord(history=(PastRepair(act=PastAct.RESET, at=NOW, code="mine:ours,replace:1:x:helped"),))
