@@ -73,7 +73,7 @@ def _limit(reading: str, cells: Mapping[str, str], code: FindingCode, source: st
             return Limit(reading=reading, max_increase=float(cells["allowed"]), code=code, source=source)
         case "rate":
             allowed, window_s = float(cells["allowed"]), float(cells["window_s"])
-            return Rate(reading=reading, max_increase=allowed, window_s=window_s, code=code, source=source)
+            return Rate(reading=reading, max_increase=allowed, window_s=window_s, code=code, source=source, calm_s=600)
         case "stall":
             for_s = float(cells["window_s"])
             return Stall(reading=reading, for_s=for_s, code=code, source=source, among_siblings=True)

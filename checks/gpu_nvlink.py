@@ -62,7 +62,7 @@ _RECOVERY = "nvml.h field 214: a recovery that fails leaves the link down, so no
 _COMING = (*nvlink.OF_A_GPU.values(), nvlink.OF_A_LINK[208])
 _FED_BY = ((STORM, {nvlink.OF_A_GPU[38]}), (GROWING, {*nvlink.OF_A_GPU.values()}), (GROWING, {nvlink.OF_A_LINK[208]}))
 _LIMITS: tuple[Rate | Limit, ...] = (
-    Rate(reading=nvlink.OF_A_GPU[38], max_increase=6000.0, window_s=60.0, code=STORM, source=_DCGM),
+    Rate(reading=nvlink.OF_A_GPU[38], max_increase=6000.0, window_s=60.0, code=STORM, source=_DCGM, calm_s=600.0),
     *(Limit(reading=name, max_increase=0, code=GROWING, source=_NVRX) for name in _COMING),
     Limit(reading=nvlink.OF_A_LINK[214], max_increase=0, code=NOT_RECOVERED, source=_RECOVERY),
 )

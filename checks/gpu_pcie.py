@@ -51,6 +51,7 @@ _LIMITS = (
         max_increase=max(row[1] for row in EXPECTED.values()) * _MOST_LANES,
         window_s=_PER_MINUTE,
         code=REPLAYS,
+        calm_s=600.0,
         source="NVIDIA DCGM 4.6: replays per lane and minute, by generation (pcie_replays.csv); here the most of all",
     ),
 )

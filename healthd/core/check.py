@@ -119,13 +119,18 @@ class Limit(Struct, frozen=True, kw_only=True):
 
 
 class Rate(Struct, frozen=True, kw_only=True):
-    """A counter may grow by at most ``max_increase`` in any ``window_s``. A level: it ends when the window is calm."""
+    """A counter may grow by at most ``max_increase`` in any ``window_s``. A level: it ends when the window is calm.
+
+    ``calm_s``: how long after such growth it ends, where the window is shorter: a counter that grows about as fast as
+    it may would open and end the fault every minute, in the audit trail and in the cluster.
+    """
 
     reading: str
     max_increase: float
     window_s: float
     code: FindingCode
     source: str
+    calm_s: float = 0.0
 
     @property
     def text(self) -> str:

@@ -618,7 +618,8 @@ def shifted(history: History, by: timedelta, now: datetime) -> History:
         return min(at_s + by.total_seconds(), now.timestamp())
 
     def window(known: Window) -> Window:
-        return replace(known, marks=tuple((seconds(at_s), value) for at_s, value in known.marks))
+        marks = tuple((seconds(at_s), value) for at_s, value in known.marks)
+        return replace(known, marks=marks, exceeded_s=seconds(known.exceeded_s))
 
     def of_its_boot(fault: Fault) -> Fault:
         own = by if fault.boot_id == history.boot_id else timedelta()

@@ -59,11 +59,13 @@ class Baseline(Struct, frozen=True, kw_only=True):
 
 
 class Window(Struct, frozen=True, kw_only=True):
-    """A counter's recent values: (time, value), oldest first. ``still``: check runs since it moved."""
+    """A counter's recent values: (time, value), oldest first. ``still``: check runs since it moved.
+    ``exceeded_s``: when it last grew faster than it may."""
 
     epoch: str
     marks: tuple[tuple[float, float], ...]
     still: int = 1
+    exceeded_s: float = 0.0
 
 
 class Highest(Struct, frozen=True, kw_only=True):
@@ -226,11 +228,11 @@ def _rate(window: Window | None, limit: Rate, component: Component, reading: Rea
     spread = (reading.value - first) * limit.window_s / max(now.timestamp() - started, limit.window_s)
     increase = max(reading.value - inside, spread)
     if increase <= allowed:
-        return JudgedReading(window, sure=started <= begin)
+        is_calm = now.timestamp() - window.exceeded_s >= limit.calm_s - limit.window_s
+        return JudgedReading(window, sure=started <= begin and is_calm)
     message = f"{reading.name} rose by {increase:.4g} in {limit.window_s:g} s (limit {allowed:g})"
-    return JudgedReading(
-        window, _found(limit, component, reading, message, increase=increase, window_s=limit.window_s, limit=allowed)
-    )
+    found = _found(limit, component, reading, message, increase=increase, window_s=limit.window_s, limit=allowed)
+    return JudgedReading(replace(window, exceeded_s=now.timestamp()), found)
 
 
 def _stall(window: Window | None, limit: Stall, component: Component, reading: Reading, now: datetime) -> JudgedReading:
@@ -260,7 +262,7 @@ def _watched(window: Window | None, reading: Reading, now: datetime, length_s: f
             marks = marks[:-1]
     while len(marks) > 1 and marks[1][0] < mark[0] - length_s:
         marks = marks[1:]
-    return Window(epoch=reading.epoch, marks=(*marks, mark), still=window.still + 1 if same else 1)
+    return replace(window, marks=(*marks, mark), still=window.still + 1 if same else 1)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from msgspec.structs import replace
 
 from healthd.core.check import Accelerating, AnyLimit, FindingCode, Learned, Limit, Rate, Stall, judged, ok
 from healthd.core.model import NODE, ClearsBy, Component, Reading, Remedy, Severity
-from healthd.judge.history import Change, History, begin_instance, observe, relearn
+from healthd.judge.history import Change, History, begin_instance, observe, relearn, shifted
 from healthd.judge.trends import is_growing, judge
 from tests.support.judgement import BY_PCI, GPU, answered, at, could_not_tell, counter, fault, history, looked
 
@@ -54,6 +55,24 @@ def test_a_rate_is_a_level() -> None:
     """It opens when a window holds more than the limit, stays while it does, and ends by itself in a calm one."""
     looks = [(0, 100.0), (30, 105), (60, 112), (90, 112), (95, 112), (150, 112)]
     assert raised(RATE, *looks) == [False, False, True, False, False, False]
+
+
+def test_a_rate_at_its_limit_is_one_fault() -> None:
+    """A counter that grows about as fast as it may, for an hour, opens once, and ends when it has been calm for as long
+    as its limit says, whatever is done to the clock meanwhile."""
+    limit, known, value = replace(RATE, calm_s=600.0), History(), 0.0
+    opened = 0
+    for minute in range(60):
+        value += 12 if minute % 7 == 0 else 9
+        known, changes = observe(known, answered(ok([counter(value)]), seconds=60 * minute), [limit], at(60 * minute))
+        opened += sum(change.opened for change in changes)
+    assert (opened, len(known.faults)) == (1, 1)
+    last, hour = 60 * 57, timedelta(hours=1)  # spread over two minutes it is still more than ten
+    moved = shifted(known, -hour, at(60 * 59) - hour)
+    for start, by_s in ((known, 0), (moved, -3600)):
+        waits = seen(limit, (last + 539 + by_s, value), epoch="boot-1", start=start)
+        over = seen(limit, (last + 540 + by_s, value), epoch="boot-1", start=start)
+        assert (len(waits.faults), len(over.faults)) == (1, 0)
 
 
 def test_the_first_value_is_a_baseline() -> None:
