@@ -233,7 +233,7 @@ def _learn_names(history: History, outcome: Outcome) -> tuple[History, dict[Faul
     """Remember that ``gpu:0000:05:00`` is ``gpu:GPU-<uuid>``, and rename the former's memory.
 
     With it, the faults that end by that, and why: after a boot another GPU at the address of one that is gone has
-    replaced it, also where the instance kept its id (EC2, stop and start).
+    replaced it, also where the instance kept its id (EC2, stop and start). Where all are others, so are the disks.
     """
     result = outcome.result
     reported = (result.readings, result.findings, result.clearances)
@@ -251,12 +251,15 @@ def _learn_names(history: History, outcome: Outcome) -> tuple[History, dict[Faul
         return history, {}
     if history.names is not before:
         history = _without_others(history)
-    over = [
-        key
+    known = _gpus(before.values())
+    is_moved = bool(known) and gone >= known
+    own, all_of_them = "since a boot another GPU is at its address", "since a boot every GPU is another"
+    over = {
+        key: own if fault.component in gone else all_of_them
         for key, fault in history.faults.items()
-        if fault.component in gone and _ended_with_its_machine(history, fault)
-    ]
-    return _dropped(history, over), dict.fromkeys(over, "since a boot another GPU is at its address")
+        if (is_moved or fault.component in gone) and _ended_with_its_machine(history, fault)
+    }
+    return _dropped(history, over), over
 
 
 def _renamed(history: History, new: Mapping[str, Component]) -> History:

@@ -337,6 +337,25 @@ def test_another_gpu_at_the_address_has_replaced_the_one_that_was_there() -> Non
     assert (after.faults, change.opened, change.why) == ({}, False, "since a boot another GPU is at its address")
 
 
+def test_a_machine_of_which_every_gpu_is_another_has_other_disks() -> None:
+    """Stop and start moves an instance with a bad disk to another host, and it keeps its id: the disk's fault ends
+    with the machine. Where one GPU of several was exchanged, or within a boot, it stays."""
+    old, new = (
+        [gpu_component(uuid=f"GPU-{name}{n}", pci=f"0000:{n + 0x53:x}:00") for n in range(3)] for name in ("old", "new")
+    )
+    disk = line("kernel.medium_error", 1, ClearsBy.REPLACE, component=Component(kind="disk", id="nvme1"))
+
+    def listed(*parts: Component, seconds: float = 0) -> Outcome:
+        return answered(ok([counter(0, part, name="gpu_index") for part in parts]), "gpu.count", seconds)
+
+    before = fold(History(boot_id="boot-1"), [listed(*old), looked(disk, check="kernel.host")])
+    booted, _ = begin_boot(before, "boot-2")
+    after, (change,) = observe(booted, listed(*new, seconds=60), (), at(60))
+    assert (after.faults, change.why) == ({}, "since a boot every GPU is another")
+    for start, parts in ((booted, (new[0], *old[1:])), (before, new), (booted, new[:2])):
+        assert len(fold(start, [listed(*parts, seconds=60)]).faults) == 1
+
+
 def test_gpus_that_changed_their_addresses_are_still_there() -> None:
     """A bus that is enumerated in another order replaces no GPU."""
     parts = [gpu_component(uuid=uuid, pci=pci) for uuid, pci in (("GPU-a", "0000:53:00"), ("GPU-b", "0000:54:00"))]
