@@ -114,7 +114,7 @@ class LedgerKeeper:
         self._asked_at, self._wanted, problem = now, wanted, ""
         try:
             there = {each.instance for each in machines.values()}
-            feed.places = {each: place for each, place in feed.places.items() if each in there} | self._topology()
+            feed.places = {**{each: place for each, place in feed.places.items() if each in there}, **self._topology()}
         except BackendError as error:
             problem, self._wanted = str(error), frozenset()
         if problem and problem != self._unplaced:
