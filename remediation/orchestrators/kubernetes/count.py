@@ -25,6 +25,7 @@ from healthd.remediation.orchestrators.kubernetes.budget import (
     lease_name,
 )
 from healthd.remediation.orchestrators.kubernetes.node import CLAIMED, HOLD, UNHEALTHY, KubeNode, away_by
+from healthd.remediation.orchestrators.kubernetes.node_health import AHEAD
 from healthd.remediation.orchestrators.kubernetes.stray_claims import RELABELLED_S, Stray, is_tainted
 from healthd.remediation.ports import FleetSnapshot, HeldNode, NodeRecord
 
@@ -85,6 +86,12 @@ class Oddity(Struct, frozen=True, kw_only=True):
                 return (
                     f"the annotation {key} of the Lease {lease} was not written by that node's healthd, and healthd"
                     f" ignores it. Find its writer; to remove it: `kubectl annotate lease {lease} {key}-`"
+                )
+            case _ if self.about == AHEAD:
+                return (
+                    f"the record of NodeHealth {self.node} has {AHEAD} by the controller's clock, and healthd ignores"
+                    " it. Compare the clocks of the node and of the controller (`timedatectl`); where they agree, find"
+                    " the writer of the record"
                 )
             case _:
                 return (

@@ -33,6 +33,9 @@ STATUS, RECORD = "status", "record"
 TEXT_CHARACTERS = 2000
 """How long a handoff record may be as a line of text: as long as on the Lease of earlier versions."""
 
+AHEAD = "a time in the future"
+"""The oddity of a record whose node's clock is wrong, as a rule."""
+
 _AWARE = Annotated[datetime, msgspec.Meta(tz=True)] | None
 _CAMEL = {"given_up": "givenUp", "remediation_id": "remediationID"}  # ID in capitals, as in Kubernetes
 _FIELDS: Mapping[str, tuple[str, Any]] = {
@@ -115,7 +118,7 @@ def read_record(record: Any, now: datetime | None = None) -> ReadRecord:
             odd.append(name)
     history, odd_entries = _history(record.get("history", []))
     handoff = HandoffRecord(**known, history=history)
-    ahead = ["a time in the future"] if now is not None and any(is_ahead(at, now) for at in _times(handoff)) else []
+    ahead = [AHEAD] if now is not None and any(is_ahead(at, now) for at in _times(handoff)) else []
     return ReadRecord(handoff=handoff, odd=", ".join([*odd, *odd_entries, *ahead]))
 
 

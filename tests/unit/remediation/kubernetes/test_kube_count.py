@@ -169,6 +169,14 @@ def test_what_does_not_fit_together_is_found() -> None:
     assert all(each.message for each in found)
 
 
+def test_a_record_of_a_clock_that_is_ahead_names_the_clocks() -> None:
+    """Its healthd did write it; to remove it would lose the node's history."""
+    ahead = Oddity(node="n9", kind=ClusterTrouble.ODD_RECORD, about="a time in the future").message
+    assert "Compare the clocks of the node and of the controller" in ahead
+    assert "kubectl patch" not in ahead
+    assert "kubectl patch" in Oddity(node="n9", kind=ClusterTrouble.ODD_RECORD, about="attempt").message
+
+
 def test_a_claim_of_a_scope_is_odd_by_itself_and_its_lease_is_named() -> None:
     """Beside the cluster's: one that no healthd made, and one whose node no taint keeps out; not one that is astray,
     which is told of as that. A taint needs the cluster's claim, whatever scope has one."""
