@@ -13,8 +13,8 @@ from msgspec.structs import replace
 from healthd.checklib.nvml_codes import NvmlReturn
 from healthd.core.node import GpuAnswer, NvmlFailure, NvmlRefusal
 
-KEPT_S = 900.0
-"""How long a refusal counts without another call: three times the longest interval of a GPU check."""
+KEPT_S = 10_800.0
+"""How long a refusal counts without another call: three times the longest interval of a GPU check, an hour."""
 _FOR_GOOD = (NvmlReturn.GPU_IS_LOST, NvmlReturn.RESET_REQUIRED)  # the worse one first
 _HANDLE = "its handle"
 

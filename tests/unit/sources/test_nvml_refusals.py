@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from healthd.checklib.nvml_codes import NvmlReturn
+from healthd.core.check import discover
 from healthd.core.node import GpuAnswer, NvmlFailure
 from healthd.sources.refusals import KEPT_S, Refusals
 from healthd.testing import GPU_IS_LOST, RESET_REQUIRED, UNKNOWN, failed_gpu, refusal
@@ -70,6 +71,14 @@ def test_a_refusal_that_nobody_asks_about_again_expires() -> None:
     assert stands(refusals.noted(answered(name="H100"))) == ("rows", 16)
     clock.now_s = KEPT_S + 1
     assert stands(refusals.noted(answered(name="H100"))) is None
+
+
+def test_a_refusal_outlasts_the_rarest_check() -> None:
+    """A call that only one check makes is asked again before its refusal expires: else the GPU would be well until
+    then, and its node back in service. gpu.inforom asks once an hour."""
+    intervals = [check.interval_s for name, check in discover().items() if name.startswith("gpu.")]
+    assert max(intervals) == 3600
+    assert max(intervals) * 3 <= KEPT_S
 
 
 def test_a_new_worker_begins_anew() -> None:
