@@ -21,7 +21,6 @@ from healthd.fleet.nodes import FleetPicture
 from healthd.fleet.text import SCHEMA, fleet_json, node_data, node_text
 from healthd.ledger.database import kept_ledger
 from healthd.ledger.entries import LedgerEntry
-from healthd.ledger.text import selected
 
 _LINES = "10"
 
@@ -65,6 +64,6 @@ def _past(config: Config, node: str) -> tuple[LedgerEntry, ...]:
     """The node's entries of the controller's ledger, where it is readable here."""
     try:
         with kept_ledger(config.controller.state_dir) as ledger:
-            return selected(ledger.contents(), node=node)
+            return ledger.entries_of(node)
     except StoreError:
         return ()  # as without a ledger; `healthd fleet history` names the reason

@@ -174,6 +174,11 @@ class Ledger:
         with self._transaction(writes=False) as db:
             return tuple(_entries(db, "WHERE at >= ? OR until >= ? ORDER BY +at, key", at, at))  # +: by both indexes
 
+    def entries_of(self, node: str) -> tuple[LedgerEntry, ...]:
+        """The entries of one node, the first first."""
+        with self._transaction(writes=False) as db:
+            return tuple(_entries(db, "WHERE node = ? ORDER BY at, key", node))
+
     def put_entries(self, entries: Iterable[LedgerEntry]) -> None:
         """Insert or replace these entries."""
         with self._transaction() as db:

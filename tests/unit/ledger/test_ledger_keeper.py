@@ -29,6 +29,7 @@ from healthd.ledger.database import Ledger
 from healthd.ledger.entries import EntryKind, LedgerEntry, LedgerGpu, MachineIdentity, SpanState, WatchInterval
 from healthd.ledger.feed import LedgerFeed
 from healthd.ledger.report import fleet_report
+from healthd.ledger.text import selected
 from healthd.remediation.records.handoff import PastAct, PastRepair
 from tests.support.fleet_readings import reading
 
@@ -145,6 +146,7 @@ def test_a_report_of_a_month_is_made_of_a_month(tmp_path: Path) -> None:
     of_all, of_month = ledger.contents(), ledger.contents(since)
     assert fleet_report(of_month, since, now) == fleet_report(of_all, since, now)
     assert len(of_all.spans) > 500
+    assert ledger.entries_of("n1") == selected(of_all, node="n1")
     assert (len(of_month.entries), len(of_month.spans), len(of_month.gpus)) == (22, 45, 2)
     ledger.close()
 
