@@ -15,7 +15,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -107,6 +107,8 @@ class KernelLog:
         self._injected: deque[bytes] = deque()
         self._numbered = self._timed = self._met = self._after_hole = False
         self._gaps = self._malformed = self._untrusted = 0
+        self._drained_at: datetime | None = None
+        self._behind = timedelta()
         self._error = ""
         self._beat = clock()
         self._closed = False
@@ -142,7 +144,7 @@ class KernelLog:
     def dates_from(self, boot_time: datetime) -> None:
         """Date the records that are read from now on by this time of the boot: the clock was set, and with it the
         kernel's time of the boot."""
-        self._boot_time = boot_time
+        self._boot_time, self._drained_at, self._behind = boot_time, None, timedelta()
 
     def close(self) -> None:
         """Stop reading for good; returns once a blocked :meth:`read_batch` has."""
@@ -179,7 +181,10 @@ class KernelLog:
             asked_at = datetime.now(UTC)
             if not self._backlog and not self._refill():
                 batch = self._batch(found, gap=self._gaps != gaps, caught_up=True)
-                return batch if self._error else replace(batch, until=asked_at)
+                if self._error:
+                    return batch
+                self._drained_at = asked_at
+                return replace(batch, until=asked_at)
             lonely = not found
             self._consume(found)
             if found and lonely:
@@ -213,17 +218,24 @@ class KernelLog:
         return self._parsed(raw)
 
     def _parsed(self, raw: bytes) -> KernelRecord | None:
-        """One raw record, if it is whole and trusted. After weeks the clock of the kernel log may be seconds ahead: no
-        record is of later than it is read."""
+        """One raw record, if it is whole and trusted."""
         record = parse_record(raw, boot_id=self._boot_id, boot_time=self._boot_time)
         if record is None:
             self._malformed += 1
         elif not record.trusted and not self._trust:
             self._untrusted += 1
         else:
-            now = datetime.now(UTC)
-            return record if record.time <= now else replace(record, time=now)
+            at = self._placed(record.time)
+            return record if record.time == at else replace(record, time=at)
         return None
+
+    def _placed(self, at: datetime) -> datetime:
+        """When a record was written, as near as this reader can tell. No time service corrects the clock of the kernel
+        log, which is minutes off after months: no record is of later than it is read, and none that the kernel numbers
+        is of earlier than the device was last empty. By how much that clock is behind is the same for the next one."""
+        if self._numbered and self._drained_at is not None:
+            self._behind = max(self._behind, self._drained_at - at)
+        return min(at + self._behind, datetime.now(UTC))
 
     def _with_drilled(self, batch: KernelBatch) -> KernelBatch:
         """The batch, with the records that were injected meanwhile."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import threading
@@ -468,6 +469,30 @@ def test_after_the_clock_was_set_records_are_dated_by_the_boot_time_that_the_ker
         (late,) = log.read_batch(1.0).records
     assert early.time == BOOT + timedelta(milliseconds=1)
     assert late.time == BOOT + timedelta(hours=2, milliseconds=2)
+
+
+def test_no_record_is_of_earlier_than_the_device_was_empty() -> None:
+    """That clock may as well run behind, by a minute in a month: the XID that ended a job would be of the job before.
+    What was there when the reader began keeps its time, and later records keep their order."""
+    began, behind = datetime.now(UTC), timedelta(seconds=100)
+    boot_time = began - timedelta(days=90)
+
+    def at(seconds: float) -> bytes:
+        shown = began - behind + timedelta(seconds=seconds) - boot_time
+        return f"4,{next(numbers)},{int(shown.total_seconds() * 1e6)},-;line".encode()
+
+    numbers = itertools.count()
+    known, late, later, dated = at(-50), at(0), at(0.001), at(0)
+    source = FakeDevice([known], [], [late, later], [], [dated])
+    with closing(KernelLog("kmsg", boot_id="boot", boot_time=boot_time, open_source=lambda _: source)) as log:
+        (old,) = log.read_batch(0.0).records
+        first, second = log.read_batch(0.0).records
+        log.dates_from(boot_time + behind)
+        (now,) = log.read_batch(0.0).records
+    rounded = timedelta(microseconds=1)  # a record has whole ones
+    assert abs(old.time - (began - behind - timedelta(seconds=50))) <= rounded
+    assert began <= first.time <= second.time <= datetime.now(UTC)
+    assert abs(now.time - began) <= rounded
 
 
 def test_no_record_is_of_later_than_it_is_read(tmp_path: Path) -> None:
