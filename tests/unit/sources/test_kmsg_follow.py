@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import re
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -47,12 +46,12 @@ class FakeDevice:
     """A /dev/kmsg in memory: the kernel's numbering, scripted bursts."""
 
     numbered, timed = True, False
-    pollable = None
+    pollable: int | None = None
 
     def __init__(self, *bursts: Sequence[bytes]) -> None:
         self.bursts = list(bursts)
 
-    def read(self, wanted: re.Pattern[bytes] | None) -> Sequence[bytes]:
+    def read(self, wanted: object) -> Sequence[bytes]:
         return self.bursts.pop(0) if self.bursts else []
 
     def close(self) -> None:
@@ -274,7 +273,7 @@ class BreaksOnce:
 
 
 class FailingDevice(FakeDevice):
-    def read(self, wanted: re.Pattern[bytes] | None) -> Sequence[bytes]:
+    def read(self, wanted: object) -> Sequence[bytes]:
         if not self.bursts:
             raise OSError(5, "Input/output error")
         return super().read(wanted)
