@@ -104,9 +104,17 @@ def test_a_machine_that_stood_still_is_no_silent_library(make: Callable[..., Pro
     """A question that was out while the whole machine stood still counts as silence for its deadline: the library did
     not keep silent for longer."""
     probe = make()
-    threading.Timer(0.05, clock.advance, (25,)).start()
+
+    def stand_still() -> None:
+        while probe.worker_pid() is None:
+            time.sleep(0.001)
+        clock.advance(25)
+
+    standstill = threading.Thread(target=stand_still)
+    standstill.start()
     with pytest.raises(SourceTimeout):
         ask(probe, "sleep", deadline_s=1.0, seconds=60)
+    standstill.join()
     assert clock.now == 1025.0
     assert probe.state().stalled_s == 1.0
 
