@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from inspect import cleandoc
 from typing import Any
 
 import pytest
@@ -96,7 +97,7 @@ def test_everything_follows_from_the_declaration(registry: dict[str, Check]) -> 
     )
     assert decorate(look) is look
     made = registry["test.look"]
-    assert (made.title, made.doc) == ("All is well", "All is well.\n\n    There is nothing to see.")
+    assert (made.title, cleandoc(made.doc)) == ("All is well", "All is well.\n\nThere is nothing to see.")
     assert (made.interval_s, made.timeout_s, made.settings) == (5, 2, Settings)
     assert (made.codes, made.limits, made.needles, made.on) == ((UNCORRECTED,), (GROWTH,), ("NVRM:",), "interval")
 
