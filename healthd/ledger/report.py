@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
 from itertools import groupby
 
@@ -120,7 +120,7 @@ def fleet_report(contents: LedgerContents, since: datetime, until: datetime) -> 
         by_code=_by_code(seen, exposure_h),
         lost=_lost(spans, watched),
         repairs=_repairs(inside),
-        replaced=tuple(_replaced(each, spans, watched) for each in inside if each.kind is EntryKind.REPLACEMENT),
+        replaced=tuple(_replacements(inside, spans, watched)),
         offenders=(
             *_nodes(seen, serving, watched, total),
             *_gpus(seen, [each for each in contents.gpus if each.last >= since]),
@@ -224,8 +224,19 @@ def _repairs(entries: Iterable[LedgerEntry]) -> tuple[RepairRecord, ...]:
     )
 
 
-def _replaced(entry: LedgerEntry, spans: Iterable[NodeSpan], watched: WatchedTime) -> ReplacedMachine:
-    own = sorted((each for each in spans if each.node == entry.node), key=lambda each: each.start)
+def _replacements(
+    entries: Iterable[LedgerEntry], spans: Iterable[NodeSpan], watched: WatchedTime
+) -> Iterator[ReplacedMachine]:
+    of: defaultdict[str, list[NodeSpan]] = defaultdict(list)
+    for span in sorted(spans, key=lambda each: each.start):
+        of[span.node].append(span)
+    for entry in entries:
+        if entry.kind is EntryKind.REPLACEMENT:
+            yield _replaced(entry, of[entry.node], watched)
+
+
+def _replaced(entry: LedgerEntry, own: Iterable[NodeSpan], watched: WatchedTime) -> ReplacedMachine:
+    """``own``: the spans of its node, the first first."""
     times_out = [list(time) for is_lost, time in groupby(own, lambda each: each.state in _LOST) if is_lost]
     around = next((time for time in times_out if any(_holds(each, entry.at) for each in time)), ())
     return ReplacedMachine(

@@ -27,6 +27,7 @@ from healthd.ledger.text import (
     report_text,
     selected,
 )
+from tests.support.work import steps_of
 
 T0 = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -117,6 +118,23 @@ def test_a_replacement_costs_the_whole_time_out() -> None:
     )
     (replaced,) = fleet_report(contents, T0, at(100)).replaced
     assert replaced.lost_h == 4.0
+
+
+def test_a_report_of_twice_the_fleet_is_twice_the_work() -> None:
+    """Beside each replacement are the spans of its own node."""
+
+    def work(nodes: int) -> int:
+        names = [f"n{number}" for number in range(nodes)]
+        contents = LedgerContents(
+            watched=CONTENTS.watched,
+            spans=tuple(span(name, hour, hour + 4, SpanState.OUT, "c") for name in names for hour in (0, 5, 10)),
+            entries=tuple(
+                LedgerEntry(kind=EntryKind.REPLACEMENT, node=name, at=at(7), act="replace", code="c") for name in names
+            ),
+        )
+        return steps_of(lambda: fleet_report(contents, T0, at(100)))
+
+    assert work(200) < 2.2 * work(100)
 
 
 def test_a_repeat_offender_is_a_lemon_only_where_chance_is_excluded() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -20,6 +19,7 @@ from healthd.remediation.orchestrators.kubernetes.old_records import MARK, MARKS
 from healthd.remediation.orchestrators.kubernetes.stray_claims import IDLE_S
 from healthd.remediation.records.handoff import HandoffRecord, PastAct, PastRepair
 from healthd.testing import FakeClock
+from tests.support.work import steps_of
 
 
 class Server(KubeApi):
@@ -153,18 +153,7 @@ def test_a_count_of_twice_as_many_records_is_twice_the_work() -> None:
         history = (PastRepair(act=PastAct.REBOOT, at=clock.now().replace(microsecond=0), code="gpu.xid.79"),)
         server.healths = {name: {"record": record_of(HandoffRecord(history=history))} for name in server.nodes}
         fleet.count()
-        calls = 0
-
-        def called(frame: object, event: str, _: object) -> None:
-            nonlocal calls
-            calls += event == "call"
-
-        sys.setprofile(called)
-        try:
-            fleet.count()
-        finally:
-            sys.setprofile(None)
-        return calls
+        return steps_of(fleet.count)
 
     assert work(80) < 2.2 * work(40)
 
