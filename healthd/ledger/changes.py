@@ -6,6 +6,7 @@ controller that died before, in or after the write does the same again.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 
@@ -25,6 +26,7 @@ from healthd.remediation.records.handoff import PastAct, PastRepair
 
 _OLDEST = datetime(2000, 1, 1, tzinfo=UTC)
 """No fault is older. A user may answer for a node, and a time of the year 1 cannot be read from the file again."""
+_NUMBER = re.compile(r"\d+")
 _KINDS = {PastAct.RETURN: EntryKind.RETURN, PastAct.REPLACE: EntryKind.REPLACEMENT}
 
 
@@ -55,7 +57,8 @@ class NodeReading(Struct, frozen=True, kw_only=True):
     machine: MachineIdentity = UNKNOWN_MACHINE
 
     def tells_the_same(self, before: NodeReading | None) -> bool:
-        """Whether nothing is new in it but times of open faults, which move with the steps of a repair."""
+        """Whether nothing is new in it but times of open faults, which move with the steps of a repair, and numbers in
+        the reason of another owner, which may be written every minute."""
         return self == before or (before is not None and _without_times(self) == _without_times(before))
 
 
@@ -127,7 +130,13 @@ def placed(
 
 def _without_times(reading: NodeReading) -> NodeReading:
     faults = tuple(sorted((replace(each, since=None) for each in reading.faults), key=str))
-    return replace(reading, faults=faults)
+    return replace(reading, faults=faults, cause=_without_numbers(reading.cause))
+
+
+def _without_numbers(cause: str) -> str:
+    """A cause without the numbers in the text of another owner; one of healthd's is a code, without such a text."""
+    owner, is_text, text = cause.partition(": ")
+    return f"{owner}{is_text}{_NUMBER.sub('', text)}"
 
 
 def _spans(
@@ -144,7 +153,9 @@ def _spans(
     )
     if before is None:
         return (began,)
-    if replace(before, start=now, until=None) == began:
+    if replace(before, start=now, until=None, cause=_without_numbers(before.cause)) == replace(
+        began, cause=_without_numbers(began.cause)
+    ):
         return ()
     return (replace(before, until=max(ended, before.start)), began) if before.start < now else (began,)
 

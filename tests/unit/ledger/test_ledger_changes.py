@@ -133,3 +133,21 @@ def test_an_inventory_without_the_listed_fault_keeps_it() -> None:
     """The cluster shows it while the node has its repair behind it."""
     both = with_inventory(BROKEN, MACHINE, (SeenFault(code="efa.down", since=T0),))
     assert [each.code for each in both.faults] == ["efa.down", "gpu.xid.79"]
+
+
+def test_a_reason_that_counts_is_one_reason() -> None:
+    """A script writes its number into the reason of its drain each minute: one span, and no news to ask the node about.
+    Another text, another owner and another code are others."""
+    after = node_changes(NodeMemory(), _drained("bob: load is 310.5 since 12:01"), later(0)).after
+    for minute in range(1, 60):
+        reading = _drained(f"bob: load is {310 + minute}.25 since 12:{minute:02}")
+        assert reading.tells_the_same(_drained("bob: load is 310.5 since 12:01"))
+        assert node_changes(after, reading, later(minute / 60)).spans == ()
+    for cause in ("bob: memtest 12:01", "eve: load is 310.5 since 12:01", "gpu.xid.79"):
+        assert len(node_changes(after, _drained(cause), later(2)).spans) == 2
+    held = node_changes(NodeMemory(), _drained("gpu.xid.79"), later(0)).after
+    assert len(node_changes(held, _drained("gpu.xid.95"), later(2)).spans) == 2
+
+
+def _drained(cause: str) -> NodeReading:
+    return NodeReading(node="n1", state=SpanState.OUT, cause=cause)
