@@ -27,7 +27,6 @@ from healthd.job.held import release_words
 from healthd.job.job import Job, Stop, job_of, stopped
 from healthd.job.speakers import blame_table
 from healthd.job.text import at_drain, held_sentence, in_trail, node_sentence, nodes_sentence, part_of
-from healthd.judge.history import Fault, FaultKey
 from healthd.remediation.decide.blame_limit import drained_before
 from healthd.remediation.decide.remediation import Remediation
 from healthd.remediation.decide.rules import BY_REMEDY, OpenCodes, Policy
@@ -54,6 +53,9 @@ BLAMED_FOR = timedelta(hours=1)
 """How long the summary names it: the controller reads it within a minute, or once it is back."""
 REQUEUED_WITHIN = timedelta(seconds=3)
 """Slurm 26.05 runs a job again 0.2 to 0.6 s after an Epilog that blames its node."""
+WAITED_FOR = timedelta(minutes=30)
+"""PyTorch's default timeout of a process group: 10 minutes with NCCL, 30 with other back ends
+(torch.distributed.init_process_group). A job that goes on for longer has survived the fault."""
 _REQUEUED_AFTER = timedelta(seconds=3)
 """By then slurmctld has heard of a prolog that failed."""
 SUMMARIES_AFTER = timedelta(seconds=15)
@@ -163,29 +165,29 @@ class JobVerdicts:
     def judge(
         self,
         environ: Mapping[str, str],
-        before: Mapping[FaultKey, Fault],
         outcomes: Iterable[Outcome],
         now: datetime,
     ) -> tuple[Job, JobVerdict]:
-        """The blame for a job that has just ended. ``before``: the open faults before the end of the job ended some.
+        """The blame for a job that ended ``now``. A fault that was over by then counts where the job may have met it,
+        and not half an hour has passed since: its other ranks wait that long for one that is gone.
 
         slurmctld is asked about a job that ended badly, and about one that ended well by its exit code on a node with a
         fault: it may have ended that job itself.
         """
         job = job_of(environ, start=self._began.get(environ.get("SLURM_JOB_ID", "")), end=now)
-        faults = {**before, **self._monitor.history.faults}
+        faults = self._monitor.open_since(now if job.start is None else max(job.start, now - WAITED_FOR))
         blind = [
             f"{each.check} is unknown: {each.result.reason or ', '.join(each.result.undecided)}"
             for each in outcomes
             if each.check in self._telling and each.counts_as_unknown
         ]
-        verdict = blame(job, faults.values(), blame_table(), blind)
+        verdict = blame(job, faults, blame_table(), blind)
         if verdict.blame is Blame.NONE:
             failed = replace(job, exit_code=None, signal=None)
-            if blame(failed, faults.values(), blame_table(), blind).blame is not Blame.NODE:
+            if blame(failed, faults, blame_table(), blind).blame is not Blame.NODE:
                 return job, verdict
         job = self._as_slurm_ends(job)
-        return job, blame(job, faults.values(), blame_table(), blind)
+        return job, blame(job, faults, blame_table(), blind)
 
     def _as_slurm_ends(self, job: Job) -> Job:
         """The job with what slurmctld says of its end; as it is where that is not known."""

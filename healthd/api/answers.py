@@ -181,7 +181,6 @@ def _epilog_answer(agent: Agent, environ: Mapping[str, str]) -> HookReply:
     limit of an hour. Never for an unknown, and never for an error of ours.
     """
     now, job_id = datetime.now(UTC), environ.get("SLURM_JOB_ID") or "?"
-    before = agent.monitor.history.faults
     _job_has_ended(agent, environ.get("SLURM_JOB_ID") or "unknown")
     report = agent.checkup.report(deadline_s=_PROLOG_DEADLINE_S)
     is_fine = report.verdict in (Verdict.OK, Verdict.WARNING)
@@ -190,7 +189,7 @@ def _epilog_answer(agent: Agent, environ: Mapping[str, str]) -> HookReply:
     if agent.job_verdicts is None or agent.job_verdicts.was_refused(job_id):
         return reply
     outcomes = [view.outcome for view in report.checks]
-    job, verdict = agent.job_verdicts.judge(environ, before, outcomes, now)
+    job, verdict = agent.job_verdicts.judge(environ, outcomes, now)
     from healthd.job.blame import Blame  # loads the table of XIDs
 
     if verdict.blame is not Blame.NODE:

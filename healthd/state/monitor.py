@@ -64,6 +64,7 @@ if TYPE_CHECKING:  # a monitor in memory needs neither a policy nor SQLite
     from healthd.state.store import Store
 
 _PENDING_EVENTS = 10_000
+_ENDED_FAULTS = 500
 _CURSOR_EVERY_S = 60.0
 
 
@@ -105,6 +106,7 @@ class Monitor:
         self._reported: dict[str, tuple[Status, bool]] = {}
         self.stats = CheckStats()
         self._pending: deque[Event] = deque()
+        self._ended: deque[tuple[datetime, Fault]] = deque(maxlen=_ENDED_FAULTS)
         self._dropped = 0
         self._judged = self._judge(self._history)
         self.store_problem = unkept
@@ -210,6 +212,11 @@ class Monitor:
                 for name, outcome in self._outcomes.items()
             }
             self.stats.clock_was_set(by, now)
+            ended = (
+                (moved(at, by, now), replace(each, first=moved(each.first, by, now), last=moved(each.last, by, now)))
+                for at, each in self._ended
+            )
+            self._ended = deque(ended, maxlen=_ENDED_FAULTS)
             if self.recent is not None:
                 self.recent.shift(by)
             self._cursor_at = self._cursor_at and moved(self._cursor_at, by, now)
@@ -337,6 +344,13 @@ class Monitor:
         """The open faults that a check reported, now or earlier."""
         return tuple(fault for fault in self._history.faults.values() if fault.check == check)
 
+    def open_since(self, since: datetime) -> tuple[Fault, ...]:
+        """The faults that were open then or later: those that are over by now first, of the last 500 that ended while
+        this daemon ran."""
+        with self._lock:
+            ended = tuple(fault for at, fault in self._ended if at >= since)
+            return (*ended, *self._history.faults.values())
+
     def verdict(self, outcomes: Iterable[Outcome]) -> Verdict:
         """The node's state for a job, judged from these outcomes and the faults of the checks behind them."""
         outcomes = tuple(outcomes)
@@ -447,6 +461,8 @@ class Monitor:
         for change in changes:
             if change.opened:
                 self.stats.has_opened(change.fault)
+            else:
+                self._ended.append((now, change.fault))
         self._queue(*events, *(_change_event(change, now) for change in changes))
         self._queue(*(_expiry_event(fault, now) for fault in over), *(_worse_event(fault, now) for fault in worse))
         if moved or self._pending or self._cursor_is_due(now):

@@ -13,15 +13,14 @@ from msgspec.structs import replace
 from healthd.agent.job_verdicts import ASKED_AGAIN_WITHIN, BLAMED, NOTES, JobVerdicts
 from healthd.config.schema.config import SlurmSection
 from healthd.core.errors import StoreError
-from healthd.core.model import NODE, ClearsBy, Event, Mode, Remedy, Severity
+from healthd.core.model import NODE, Clearance, ClearsBy, Event, Mode, Remedy, Severity
 from healthd.job.blame import Blame, BlameEvidence, JobVerdict
 from healthd.job.job import Job, Stop
 from healthd.job.speakers import SpeaksFor
-from healthd.judge.history import Fault
 from healthd.remediation.orchestrators.slurm.orchestrator import SlurmOrchestrator
 from healthd.state.monitor import Monitor
 from healthd.state.store import Store
-from tests.support.judgement import START
+from tests.support.judgement import START, finding, looked
 from tests.unit.remediation.slurm.test_job_comments import Slurmctld
 
 JOB = Job(id="4711", user="alice", nodes="n[1-2]", start=START - timedelta(hours=1), end=START, exit_code=3, signal=0)
@@ -55,11 +54,13 @@ def daemon(
     now: datetime = START,
     mode: Mode = Mode.QUARANTINE,
     clock: Callable[[], datetime] | None = None,
+    *,
+    monitor: Monitor | None = None,
 ) -> JobVerdicts:
     """The judge of a daemon that starts; nothing is to be told where the cluster is not Slurm."""
     return JobVerdicts(
         node="n1",
-        monitor=Monitor({}, store),
+        monitor=monitor or Monitor({}, store),
         store=store,
         checks={},
         mode=mode,
@@ -139,18 +140,9 @@ def test_a_refused_run_is_not_judged_and_the_next_one_is(world: World) -> None:
 
 
 AT_END = {"SLURM_JOB_ID": "4711", "SLURM_JOB_EXIT_CODE2": "0:0", "SLURM_JOB_RESTART_COUNT": "1"}
-LOST = Fault(
-    code="gpu.xid.79",
-    component=NODE,
-    check="kernel.xid",
-    severity=Severity.CRITICAL,
-    remedy=Remedy.REBOOT_NODE,
-    message="XID 79",
-    first=START,
-    last=START,
-    boot_id="b",
-    clears_by=ClearsBy.REBOOT,
-)
+FAILED = {"SLURM_JOB_ID": "4711", "SLURM_JOB_EXIT_CODE2": "1:0"}
+LOST = finding("gpu.xid.79", NODE, remedy=Remedy.REBOOT_NODE, message="XID 79", clears_by=ClearsBy.REBOOT)
+DOWN = finding("host.network.link_down", NODE, severity=Severity.WARNING, message="a link is down")
 
 
 @pytest.mark.parametrize(
@@ -172,12 +164,65 @@ def test_slurmctld_says_whether_it_ended_a_job_that_seems_to_have_completed(
     does not tell, the exit code stands. A node without a fault does not ask."""
     ctld = Slurmctld(jobs=f"4711|4711|{ends}|\n")
     ctld.exit_code = code
-    verdicts = daemon(world.store, SlurmOrchestrator(node="n1", run=ctld))
+    monitor = Monitor({}, world.store)
+    if is_lost:
+        monitor.absorb(looked(LOST, check="kernel.xid"))
+    verdicts = daemon(world.store, SlurmOrchestrator(node="n1", run=ctld), monitor=monitor)
     verdicts.begins("4711", START - timedelta(hours=1))
-    faults = {("kernel.xid", "gpu.xid.79", NODE.id): LOST} if is_lost else {}
-    job, verdict = verdicts.judge(AT_END, faults, (), START)  # type: ignore[arg-type]  # a key of any form
+    job, verdict = verdicts.judge(AT_END, (), START)
     assert (verdict.blame, job.restarts) == found
     assert bool(ctld.commands) is is_lost
+
+
+@pytest.mark.parametrize(
+    ("opened_s", "over_s", "blamed", "evidence"),
+    [
+        (-600, -590, Blame.UNKNOWN, "host.network.link_down"),  # NCCL gave up ten minutes later
+        (-7200, -3500, Blame.JOB, ""),  # the job went on for an hour after it
+        (-9000, -7300, Blame.JOB, ""),  # over before the job began
+        (-9000, -600, Blame.UNKNOWN, "host.network.link_down"),
+        (-600, None, Blame.UNKNOWN, "host.network.link_down"),
+    ],
+)
+def test_a_fault_that_is_over_when_the_job_ends_counts_while_the_job_may_wait_for_it(
+    world: World, opened_s: float, over_s: float | None, blamed: Blame, evidence: str
+) -> None:
+    """The link of a node was down for ten seconds, and its job ended by the timeout of NCCL: that is not the job's
+    own error."""
+    monitor = Monitor({}, world.store)
+    monitor.absorb(looked(DOWN, seconds=opened_s))
+    if over_s is not None:
+        monitor.absorb(looked(seconds=over_s))
+        assert not monitor.history.faults
+    verdicts = daemon(world.store, monitor=monitor)
+    verdicts.begins("4711", START - timedelta(hours=2))
+    verdict = verdicts.judge(FAILED, (), START)[1]
+    assert (verdict.blame, verdict.root.code if verdict.root else "") == (blamed, evidence)
+
+
+@pytest.mark.parametrize(("set_by_s", "blamed"), [(0, Blame.UNKNOWN), (7200, Blame.UNKNOWN), (-7200, Blame.UNKNOWN)])
+def test_a_clock_that_is_set_moves_the_faults_that_are_over(world: World, set_by_s: float, blamed: Blame) -> None:
+    """They ended as long ago as before."""
+    monitor, by = Monitor({}, world.store), timedelta(seconds=set_by_s)
+    monitor.absorb(looked(DOWN, seconds=-600))
+    monitor.absorb(looked(seconds=-540))
+    monitor.clock_was_set(by, START + by, "the clock was set")
+    verdicts = daemon(world.store, monitor=monitor)
+    verdicts.begins("4711", START - timedelta(hours=2) + by)
+    assert verdicts.judge(FAILED, (), START + by)[1].blame is blamed
+
+
+def test_when_a_job_began_that_is_not_known_no_earlier_fault_is_its_own(world: World) -> None:
+    """A daemon that started during the job, on a Slurm that does not tell its Epilog: only what the end of the job
+    itself has ended."""
+    monitor = Monitor({}, world.store)
+    monitor.absorb(looked(DOWN, seconds=-600))
+    monitor.absorb(looked(seconds=-540))
+    xid = finding("gpu.xid.31", NODE, severity=Severity.WARNING, message="XID 31", clears_by=ClearsBy.JOB_END)
+    monitor.absorb(looked(xid, check="kernel.xid", seconds=-480))
+    monitor.clear(Clearance(by=ClearsBy.JOB_END), START + timedelta(seconds=1))
+    verdict = daemon(world.store, monitor=monitor).judge(FAILED, (), START)[1]
+    assert [each.code for each in verdict.evidence] == ["gpu.xid.31"]
 
 
 @pytest.mark.parametrize(("priority", "comment"), [("0", "healthd: held (launch failed requeued held): "), ("1", "")])
