@@ -122,7 +122,7 @@ def wait(
     lasting, sightings = dict(waiting.lasting), dict(waiting.sightings)
     counting, reported = [], set()
     for key, finding in seen:
-        is_again = key in reported and finding.clears_by is None
+        is_again = key in reported and key in sightings and finding.clears_by is None
         reported.add(key)
         known_log_fault = finding.clears_by is not None and key in open_faults
         if finding.lasting_s and key not in open_faults:

@@ -106,6 +106,13 @@ def test_a_level_that_must_repeat_lives_as_long_as_its_window() -> None:
     assert raised(*looks) == [False, False, True, True, True, False]
 
 
+def test_a_level_and_a_line_of_one_code_may_come_at_once() -> None:
+    """The line has repeated often enough and is open; the level of the same run begins to be counted."""
+    line = finding(FLAPS.code, clears_by=ClearsBy.REBOOT, repeats=Repeats(times=1, window_s=600))
+    known = fold(History(), [looked(line, FLAPS.at(GPU[0], "lost"))])
+    assert [each.clears_by for each in known.faults.values()] == [ClearsBy.REBOOT]
+
+
 def test_slow_repeats_do_not_count() -> None:
     """Three in three windows are three times nothing."""
     assert not any(raised(flap(0), flap(500), flap(1000), flap(1500)))
