@@ -53,6 +53,7 @@ if TYPE_CHECKING:
 
 _CATCHES_UP_WITHIN_S = 3.0
 _SUMMARY_POLL_S = 5.0
+_A_TENTH_LATE = 1.1  # a run of a check comes up to so much later than its interval
 
 
 class Agent(Struct, kw_only=True):
@@ -163,6 +164,24 @@ def simulated(config: Config) -> tuple[str, ...]:
     return tuple(notices)
 
 
+def never_found(checks: Mapping[str, Check], settings: Mapping[str, CheckConfig]) -> tuple[str, ...]:
+    """The notices about findings that count check runs, where the configured interval leaves too few of them."""
+    notices = []
+    for name, check in checks.items():
+        interval_s = settings[name].interval_s or check.interval_s
+        for code in check.codes:
+            if check.on != "interval" or code.repeats is None:
+                continue
+            times, window_s = code.repeats.times, code.repeats.window_s
+            most_s = window_s / max(1, times - 1) / _A_TENTH_LATE
+            if interval_s > most_s:
+                notices.append(
+                    f"{code.code} is never found: it takes {times} runs of {name} within {window_s:g} s, and that runs "
+                    f'every {interval_s:g} s; set [checks."{name}"] interval_s to {most_s:.0f} at most'
+                )
+    return tuple(notices)
+
+
 def reading_agent(
     config: Config, notices: tuple[str, ...] = (), names: Collection[str] = (), *, asks_all: bool = False
 ) -> Agent:
@@ -234,7 +253,8 @@ def acting_agent(
     unkept = stopgap.why if stopgap is not None else ""
     recent = RecentReadings(COMPARED)
     monitor = Monitor(checks, store, changed=changed, policy=policy, unkept=unkept, recent=recent)
-    notices = (*notices, *simulated(config), *((store.set_aside,) if store.set_aside else ()))
+    notices = (*notices, *simulated(config), *never_found(checks, config.checks))
+    notices += (store.set_aside,) if store.set_aside else ()
     agent = _assembled(config, checks, machine, monitor, source=source, notices=notices, privileged=PrivilegedThreads())
     agent.store, agent.orchestrator, agent.changed = store, orchestrator, changed
     agent.ends += [close] if (close := getattr(orchestrator, "close", None)) is not None else []
