@@ -377,7 +377,7 @@ def _is_growing(group: Sequence[Sighting], now: datetime, watched: datetime) -> 
     for each in range(late, total):
         term = term * (total - each) // (each + 1)
         tail += term
-    return bool(tail * _BY_CHANCE < 2**total)  # to a type checker a power may be no whole number
+    return tail * _BY_CHANCE < 1 << total
 
 
 def _id(root: str, began: datetime) -> str:

@@ -610,6 +610,11 @@ def _is_over(fault: Fault, now: datetime) -> bool:
 # the wall clock was set
 
 
+def moved_fault(fault: Fault, by: timedelta, now: datetime) -> Fault:
+    """The Fault with its times moved by ``by``, none later than ``now``."""
+    return replace(fault, first=moved(fault.first, by, now), last=moved(fault.last, by, now))
+
+
 def shifted(history: History, by: timedelta, now: datetime) -> History:
     """The History with its times moved by ``by``, none later than ``now``.
 
@@ -624,13 +629,12 @@ def shifted(history: History, by: timedelta, now: datetime) -> History:
         marks = tuple((seconds(at_s), value) for at_s, value in known.marks)
         return replace(known, marks=marks, exceeded_s=seconds(known.exceeded_s))
 
-    def of_its_boot(fault: Fault) -> Fault:
-        own = by if fault.boot_id == history.boot_id else timedelta()
-        return replace(fault, first=moved(fault.first, own, now), last=moved(fault.last, own, now))
-
     return replace(
         history,
-        faults={key: of_its_boot(fault) for key, fault in history.faults.items()},
+        faults={
+            key: moved_fault(fault, by if fault.boot_id == history.boot_id else timedelta(), now)
+            for key, fault in history.faults.items()
+        },
         days={key: replace(days, opened=moved(days.opened, by, now)) for key, days in history.days.items()},
         sightings={
             key: replace(known, seen=tuple((seconds(at_s), value) for at_s, value in known.seen))

@@ -50,6 +50,7 @@ from healthd.judge.history import (
     counted,
     expire,
     holds_as_long,
+    moved_fault,
     observe,
     relearn,
     retire,
@@ -212,10 +213,7 @@ class Monitor:
                 for name, outcome in self._outcomes.items()
             }
             self.stats.clock_was_set(by, now)
-            ended = (
-                (moved(at, by, now), replace(each, first=moved(each.first, by, now), last=moved(each.last, by, now)))
-                for at, each in self._ended
-            )
+            ended = ((moved(at, by, now), moved_fault(each, by, now)) for at, each in self._ended)
             self._ended = deque(ended, maxlen=_ENDED_FAULTS)
             if self.recent is not None:
                 self.recent.shift(by)
