@@ -287,28 +287,28 @@ class Server:
                     return job_answer(self._agent, options)
             case "plan":
                 return self._do(lambda: plan_answer(self._agent, options))
-            case "drill":
-                self._only_who_may_act("drill", peer)
-                return self._do(lambda: drill_answer(self._agent, options, tick, who=f"uid {peer.uid}"))
-            case "relearn":
-                if options.yes:
-                    self._only_who_may_act("relearn", peer)
-                return self._do(lambda: relearn_answer(self._agent, options, who=f"uid {peer.uid}"))
-            case "ack":
-                if not options.dry_run:
-                    self._only_who_may_act("ack", peer)
-                return self._do(lambda: ack_answer(self._agent, options, who=f"uid {peer.uid}"))
-            case "quarantine" | "release" | "repair" | "approve" | "undo":
-                if options.verb == "repair" or not options.dry_run:  # the dry run of a repair asks the cloud
-                    self._only_who_may_act(options.verb, peer)
-                answer = self._do(lambda: command_answer(self._agent, options, who=f"uid {peer.uid}"))
-                words = (answer.err or answer.out).strip()
-                self._log.info("command", verb=options.verb, uid=peer.uid, code=answer.code, message=words)
-                return answer
             case "hook":
                 return self._hook(options, request, peer)
+            case "drill" | "relearn" | "ack" | "quarantine" | "release" | "repair" | "approve" | "undo":
+                if _acts(options):
+                    self._only_who_may_act(options.verb, peer)
+                return self._do(lambda: self._act(options, tick, peer))
             case verb:
                 raise UsageError(f"healthd: the daemon does not answer {verb!r}; run it without the socket")
+
+    def _act(self, options: Namespace, tick: Tick, peer: Peer) -> Reply:
+        who = f"uid {peer.uid}"
+        match options.verb:
+            case "drill":
+                return drill_answer(self._agent, options, tick, who=who)
+            case "relearn":
+                return relearn_answer(self._agent, options, who=who)
+            case "ack":
+                return ack_answer(self._agent, options, who=who)
+        answer = command_answer(self._agent, options, who=who)
+        words = (answer.err or answer.out).strip()
+        self._log.info("command", verb=options.verb, uid=peer.uid, code=answer.code, message=words)
+        return answer
 
     def _check(self, options: Namespace, request: Request, peer: Peer, tick: Tick) -> Reply:
         def answer() -> Reply:
@@ -371,6 +371,17 @@ class Server:
     def _surely_may_act(self, peer: Peer) -> bool:
         """Whether the user may act, as far as that is known without asking a directory service."""
         return peer.surely_may_act(self._group.known())
+
+
+def _acts(options: Namespace) -> bool:
+    """Whether the command needs the right to act. A dry run does not; that of a repair does, as it asks the cloud."""
+    match options.verb:
+        case "drill" | "repair":
+            return True
+        case "relearn":
+            return bool(options.yes)
+        case _:
+            return not options.dry_run
 
 
 def _teller(client: socket.socket) -> Tick:

@@ -85,6 +85,12 @@ def blame(job: Job, faults: Iterable[Fault], classes: BlameTable, blind: Sequenc
             why = f"{first.code} of the job came before {at_fault[0].code} on this node"
             return JobVerdict(blame=Blame.UNKNOWN, why=why, evidence=(first, *at_fault))
         return JobVerdict(blame=Blame.NODE, why=at_fault[0].message, evidence=at_fault + unclear + own)
+    return _without_node_fault(job, own, unclear, blind)
+
+
+def _without_node_fault(
+    job: Job, own: tuple[BlameEvidence, ...], unclear: tuple[BlameEvidence, ...], blind: Sequence[str]
+) -> JobVerdict:
     if job.stop is Stop.REQUEUED:
         return JobVerdict(blame=Blame.NONE, why="the job was requeued; no node fault seen")
     if blind:

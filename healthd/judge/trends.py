@@ -138,13 +138,10 @@ def judge_all(
 ) -> TrendResult:
     """Judge each reading by each limit on it. A value that is no number is no evidence. ``memory``: by the names of
     MEMORY."""
-    result, moving = TrendResult({}, [], set()), set[str]()
-    by_name: dict[str, list[AnyLimit]] = {}
-    for limit in limits:
-        by_name.setdefault(limit.reading, []).append(limit)
+    by_name = _by_reading(limits)
     changed: dict[str, dict[Key, Any]] = {}
     reported: list[_LimitResult] = []
-    seen, component, name = None, NODE, ""
+    moving, seen, component, name = set[str](), None, NODE, ""
     for reading in readings:
         for limit in by_name.get(reading.name, ()) if math.isfinite(reading.value) else ():
             if reading.component is not seen:  # a component's readings come one after the other
@@ -161,12 +158,16 @@ def judge_all(
                 reported.append(_LimitResult(limit, key, judged.finding, judged.sure))
             elif isinstance(limit, Stall):
                 moving.add(reading.name)
-    for each in _beside_their_siblings(reported, moving):
-        if each.finding:
-            result.findings.append(each.finding)
-        if not each.sure:
-            result.undecided.add((each.key[0], each.limit.code.code))
-    return replace(result, changed=changed)
+    results = tuple(_beside_their_siblings(reported, moving))
+    findings = [each.finding for each in results if each.finding]
+    return TrendResult(changed, findings, {(each.key[0], each.limit.code.code) for each in results if not each.sure})
+
+
+def _by_reading(limits: Iterable[AnyLimit]) -> dict[str, list[AnyLimit]]:
+    found: dict[str, list[AnyLimit]] = {}
+    for limit in limits:
+        found.setdefault(limit.reading, []).append(limit)
+    return found
 
 
 class _LimitResult(Struct, frozen=True):

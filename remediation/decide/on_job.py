@@ -232,10 +232,16 @@ def next_move(
         return _end(restart, "no open fault has a rule for it any more")
     if not job.is_here:  # an ended one keeps its nodes: elsewhere it is another job of that number
         return _end(restart, "it does not run on this node any more")
-    if job.state in _FAILED:
-        return _again(restart, f"it is {job.state} still", now, unanswered) if is_asked else _requeue(restart, job)
     if is_asked:
-        return _again(restart, "it still runs", now, unanswered)
+        why = f"it is {job.state} still" if job.state in _FAILED else "it still runs"
+        return _again(restart, why, now, unanswered)
+    return _first(restart, plan, job, now)
+
+
+def _first(restart: JobRestart, plan: OnJob, job: NodeJob, now: datetime) -> JobMove:
+    """The next act on a job that is on this node, before its first requeue by healthd."""
+    if job.state in _FAILED:
+        return _requeue(restart, job)
     if job.state == _SUSPENDED:  # its processes are stopped: none waits for another, and none handles a signal
         return _wait(restart, "it is suspended; acts once it runs again")
     if plan.signal and restart.stage is JobStage.CLAIMED:

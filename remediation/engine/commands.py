@@ -32,7 +32,7 @@ from healthd.remediation.decide.commands import (
 )
 from healthd.remediation.decide.drive import continued_as, heading_back
 from healthd.remediation.decide.policy import holder
-from healthd.remediation.decide.remediation import QUARANTINE_CODE, End, Remediation, is_begun, remediation_id_of
+from healthd.remediation.decide.remediation import ACTS, QUARANTINE_CODE, End, Remediation, is_begun, remediation_id_of
 from healthd.remediation.engine.deciding import Decider
 from healthd.remediation.engine.dependencies import Dependencies
 from healthd.remediation.engine.step_result import EngineStats, StepJournal
@@ -269,10 +269,8 @@ class CommandChecks:
                 return "saves the evidence", None
             case Step.RESET:
                 return self._after_approval(remediation, Remedy.RESET_GPU, *self._reset_refusal())
-            case Step.REBOOT:
-                return self._after_approval(remediation, Remedy.REBOOT_NODE, *self._asked(Remedy.REBOOT_NODE))
-            case Step.REPLACE:
-                return self._after_approval(remediation, Remedy.REPLACE_NODE, *self._asked(Remedy.REPLACE_NODE))
+            case Step.REBOOT | Step.REPLACE:
+                return self._after_approval(remediation, ACTS[step], *self._asked(ACTS[step]))
             case Step.STAY:
                 return "keeps it out until `healthd release`", None
             case Step.VERIFY:

@@ -160,6 +160,16 @@ class Repairs:
         self._rate = (("", ""), datetime.min.replace(tzinfo=UTC), "")  # of what too many were last, when, and why
         self._before: str | None = None  # the record before the act that is about to be begun
 
+    def take(self, remediation: Remediation, now: datetime) -> StepResult:
+        """The act at which the remediation stands."""
+        match remediation.step:
+            case Step.RESET:
+                return self.reset(remediation, now)
+            case Step.REBOOT:
+                return self.reboot(remediation, now)
+            case _:
+                return self._repeated_if_undecided(self.replace(remediation, now), now)
+
     def reset(self, remediation: Remediation, now: datetime) -> StepResult:
         """Reset the GPUs, with every holder stopped; the caller starts them again after. One that was
         interrupted is made again, and is another attempt."""
@@ -234,7 +244,7 @@ class Repairs:
         message = f"replacement of {begun.machine} {self._asked}; waiting for another instance"
         return StepResult(remediation=self._handed_over(begun), message=message, asked=True)
 
-    def repeated(self, result: StepResult, now: datetime) -> StepResult:
+    def _repeated_if_undecided(self, result: StepResult, now: datetime) -> StepResult:
         """A replacement whose fate is not known, asked for once more every minute: where asked twice it comes to what
         it does asked once, and everything is as it was. A node whose request was lost would wait for hours."""
         remediation = result.remediation

@@ -104,33 +104,38 @@ class Steps:
         if (forced_at := remediation.forced_at) is not None and not remediation.has_ended:
             reason = f"released by force, {remediation.release_command}"
             self._judgement.acknowledge(by=forced_at, now=now, why=reason)
-        if remediation.has_ended:
-            result = self._slot_gate.given_back(remediation)
-        elif (why := self._gates.at_rest(remediation)) is not None:
-            result = self._repairs.let_rest(self._gates.resting(remediation, why, now))
-        elif remediation.end is End.FAILED:
-            result = self._watch(remediation, now)
-        elif remediation.settling and remediation.step not in (Step.DRAIN, Step.RELEASE):
-            result = self._slot_gate.settled(remediation, now)
-        else:
-            result = self._kept_from_repair(remediation, now) or self._taken(remediation, now)
+        result = self._gone_on(remediation, now)
         if result.remediation.end is End.ACKNOWLEDGED and not remediation.has_ended:
             self._gates.acknowledge(result.remediation, now, result.message)
         self._inherited = False
-        stays_given_up = (
-            remediation.end is result.remediation.end is End.FAILED
-        )  # its note is why an operator is needed
         if of_job:
             result = replace(result, message=f"{result.message}; {of_job}")
-        note = remediation.note if stays_given_up else result.message
+        result = self._repaid(self._noted(remediation, result, now))
+        if result.remediation.is_open and result.remediation.has_ended and not remediation.has_ended:
+            return self.take(result.remediation, now)  # the slot is given back last, when the end is on disk
+        return result
+
+    def _gone_on(self, remediation: Remediation, now: datetime) -> StepResult:
+        """Take its step, or where the remediation has ended, rests, failed or settles, what is left to do then."""
+        if remediation.has_ended:
+            return self._slot_gate.given_back(remediation)
+        if (why := self._gates.at_rest(remediation)) is not None:
+            return self._repairs.let_rest(self._gates.resting(remediation, why, now))
+        if remediation.end is End.FAILED:
+            return self._watch(remediation, now)
+        if remediation.settling and remediation.step not in (Step.DRAIN, Step.RELEASE):
+            return self._slot_gate.settled(remediation, now)
+        return self._kept_from_repair(remediation, now) or self._taken(remediation, now)
+
+    def _noted(self, before: Remediation, result: StepResult, now: datetime) -> StepResult:
+        """Write down the result, with its message as the note, where that is news."""
+        stays_given_up = before.end is result.remediation.end is End.FAILED  # its note is why an operator is needed
+        note = before.note if stays_given_up else result.message
         if result.remediation.note != note:
             result = replace(result, remediation=replace(result.remediation, note=note))
         if result.remediation is not self._journal.last and result.remediation != self._journal.last:
             self._journal.write(result.remediation, result.message)
             self._moved = now
-        result = self._repaid(result)
-        if result.remediation.is_open and result.remediation.has_ended and not remediation.has_ended:
-            return self.take(result.remediation, now)  # the slot is given back last, when the end is on disk
         return result
 
     def stood(self, now: datetime) -> timedelta:
@@ -248,12 +253,8 @@ class Steps:
                 return self._wait_idle(remediation, now)
             case Step.COLLECT:
                 return self._collect_evidence(remediation, now)
-            case Step.RESET:
-                return self._repairs.reset(remediation, now)
-            case Step.REBOOT:
-                return self._repairs.reboot(remediation, now)
-            case Step.REPLACE:
-                return self._repairs.repeated(self._repairs.replace(remediation, now), now)
+            case Step.RESET | Step.REBOOT | Step.REPLACE:
+                return self._repairs.take(remediation, now)
             case Step.STAY:
                 return self._stay(remediation, now)
             case Step.VERIFY:
@@ -496,6 +497,10 @@ class Steps:
             view = self._orchestrator.view()
             if (result := self._gates.not_ours_any_more(remediation, view, now)) is not None:
                 return result
+        return self._undrain(remediation, view, now)
+
+    def _undrain(self, remediation: Remediation, view: NodeView, now: datetime) -> StepResult:
+        """The release itself, by ``view``: the last reading before it."""
         if down := self._gates.down_unexplained(remediation, view):
             return waits(remediation, "release", Refused(kind=Refusal.DOWN, reason=down))
         if (why := self._gates.at_rest(remediation, view)) is not None:

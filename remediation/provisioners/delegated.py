@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 
 from msgspec.structs import replace
 
-from healthd.core.errors import BackendBusy, BackendDenied, BackendRefused, BackendUnknown
+from healthd.core.errors import BackendBusy, BackendDenied, BackendError, BackendRefused, BackendUnknown
 from healthd.core.model import Remedy
 from healthd.remediation.ports import Provisioner, StateOwner
 from healthd.remediation.records.handoff import (
@@ -97,17 +97,10 @@ class DelegatedProvisioner:
     def progress(self) -> str:
         """The controller's answer. BackendBusy: no controller took the request, or it waits for an operator."""
         record = parse(self._read())
-        age = self._clock() - record.asked if record is not None and record.asked is not None else timedelta()
         if record is None or instance_of(record.machine) != self._instance_id:
             raise BackendUnknown("the request is not in the node's handoff record")
-        if record.is_withdrawn:
-            if self._withdrawn_s(record) > 2 * UNASKED_S:
-                raise BackendRefused("the request was withdrawn before any controller began it")
-            raise BackendUnknown("the request is withdrawn; a controller that has begun it answers within a minute")
-        if not record.asks:
-            if age > timedelta(seconds=UNASKED_S):
-                raise BackendRefused("the request was never written to the cluster")
-            raise BackendUnknown("the request is not in the node's handoff record yet")
+        if record.is_withdrawn or not record.asks:
+            raise self._unasked(record)
         match record.answer:
             case RequestAnswer.REFUSED:
                 raise BackendRefused(f"healthd controller: {record.message}")
@@ -134,6 +127,16 @@ class DelegatedProvisioner:
             raise BackendRefused("no request written: the node's handoff record was changed a moment ago")
         if not record.asks:
             self._write(replace(record, asks=True).text)
+
+    def _unasked(self, record: HandoffRecord) -> BackendError:
+        """How a request stands that is withdrawn, or was not written."""
+        if record.is_withdrawn:
+            if self._withdrawn_s(record) > 2 * UNASKED_S:
+                return BackendRefused("the request was withdrawn before any controller began it")
+            return BackendUnknown("the request is withdrawn; a controller that has begun it answers within a minute")
+        if record.asked is not None and self._clock() - record.asked > timedelta(seconds=UNASKED_S):
+            return BackendRefused("the request was never written to the cluster")
+        return BackendUnknown("the request is not in the node's handoff record yet")
 
     def _withdrawn_s(self, record: HandoffRecord) -> float:
         """For how many seconds this process has seen this request withdrawn."""
