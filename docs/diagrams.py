@@ -1,4 +1,4 @@
-"""Draws the pictures of docs/explanation/architecture.md, and the layers of docs/explanation/the-house.md, as SVG.
+"""Draws the pictures of README.md and docs/explanation/architecture.md, and the layers of the house, as SVG.
 
 docs/generate.py writes the pictures to docs/pictures; docs/site.py puts them into its pages, with the colours of the
 site. Text stays text: it can be searched, copied and read aloud.
@@ -6,14 +6,18 @@ site. Text stays text: it can be searched, copied and read aloud.
 
 from __future__ import annotations
 
+import re
+import tomllib
 from collections.abc import Mapping, Sequence
 from html import escape
+from pathlib import Path
 
 from msgspec import Struct, field
 
 LIGHT = {"ink": "#1d2733", "soft": "#4f5b69", "line": "#5a6675", "box": "#f1f3f6", "own": "#e2e7fb", "edge": "#8a96a5"}
 DARK = {"ink": "#e6e9ee", "soft": "#b4bdc9", "line": "#98a3b1", "box": "#2b323c", "own": "#2c3566", "edge": "#6d7a8a"}
-LINE_PX = 17
+LINE_PX, BAND_PX = 17, 36
+ROOT = Path(__file__).resolve().parent.parent
 SHAPES = """
 .drawn text { font: 13px system-ui, sans-serif; fill: var(--d-ink); }
 .drawn .head { font-weight: 600; }
@@ -224,4 +228,32 @@ def layers(boxes: Sequence[str]) -> Picture:
     return shown
 
 
-PICTURES = {"calls": who_calls_whom, "fault": life_of_a_fault, "slurm": slurm_timeline}
+def layers_of(container: str) -> list[list[str]]:
+    """The packages of each layer of this package's contract in pyproject.toml, from the top."""
+    pyproject = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    contracts = pyproject["tool"]["importlinter"]["contracts"]
+    (found,) = (each["layers"] for each in contracts if each.get("containers") == [container])
+    return [[name.strip(" ()") for name in re.split("[|:]", layer)] for layer in found]
+
+
+def house() -> Picture:
+    """The layers of healthd, and beside them those of its acting half."""
+    whole, acting = layers_of("healthd"), layers_of("healthd.remediation")
+    shown = Picture(title="The packages of healthd, in layers: each imports those below it", width=980, height=44)
+    shown.height += BAND_PX * len(whole)
+    shown.text(30, 24, "healthd", kind="head")
+    shown.text(500, 24, "healthd.remediation", kind="head")
+    shown.text(968, 24, "Each layer imports those below it.", kind="soft", anchor="end")
+    top = next(number for number, layer in enumerate(whole) if "remediation" in layer)
+    first = min(max(top - len(acting) // 2, 0), len(whole) - len(acting))
+    for x, start, layers_ in ((10, 0, whole), (480, first, acting)):
+        shown.arrow(x + 8, 40 + BAND_PX * start, x + 8, 32 + BAND_PX * (start + len(layers_)))
+        for number, layer in enumerate(layers_, start):
+            width = 440 // len(layer)
+            for place, name in enumerate(layer):
+                kind = "own" if name == "remediation" or x > 10 else ""
+                shown.box(x + 20 + place * width, 36 + BAND_PX * number, width - 6, name, kind=kind, height=30)
+    return shown
+
+
+PICTURES = {"calls": who_calls_whom, "fault": life_of_a_fault, "house": house, "slurm": slurm_timeline}

@@ -471,18 +471,10 @@ def house_page() -> str:
     """The packages as their layers, and the rule of each, which is the docstring of its ``__init__``."""
     parts = [NOTE.format(source="pyproject.toml and each __init__.py"), HOUSE]
     for container in ("healthd", "healthd.remediation"):
-        layers = [[name.strip(" ()") for name in re.split("[|:]", layer)] for layer in layers_of(container)]
+        layers = diagrams.layers_of(container)
         parts += [f"## {container}\n", drawn(layers)]
         parts += [table(("package", "rule"), [(f"`{name}`", rule_of(f"{container}.{name}")) for name in flat(layers)])]
     return "\n".join(parts)
-
-
-def layers_of(container: str) -> list[str]:
-    """The layers of the contract of this package, from the top."""
-    pyproject = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-    contracts = pyproject["tool"]["importlinter"]["contracts"]
-    (layers,) = (each["layers"] for each in contracts if each.get("containers") == [container])
-    return list(layers)
 
 
 def drawn(layers: Sequence[Sequence[str]]) -> str:
