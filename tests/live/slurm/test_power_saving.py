@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+import yaml
 
 from healthd.core.errors import BackendRefused
 from healthd.core.model import Mode
@@ -20,6 +22,7 @@ from healthd.remediation.orchestrators.slurm.orchestrator import SlurmOrchestrat
 from healthd.remediation.records.handoff import HandoffRecord, parse
 from tests.live.slurm.controller_lab import RunningController
 from tests.live.slurm.slurm_lab import SlurmLab
+from tests.support.running import ROOT
 
 pytestmark = pytest.mark.slurm
 
@@ -89,6 +92,30 @@ def test_four_machines_and_480_sleeping_names_let_one_out(slurm_lab_factory: Cal
     assert (snapshot.total, len(snapshot.asleep), snapshot.out) == (4, 480, frozenset())
     scopes = scopes_of(snapshot, {"cluster": "5%", "burst": "50%"})
     assert [(scope.name, scope.total, scope.limit) for scope in scopes] == [("cluster", 4, 1), ("burst", 1, 1)]
+
+
+def test_prometheus_scrapes_the_machines_and_no_name_that_sleeps(
+    slurm_lab_factory: Callable[..., SlurmLab], tmp_path: Path
+) -> None:
+    """The line of docs/how-to/prometheus.md, as ParallelCluster configures Slurm. A machine that is drained, in a
+    hidden partition or in one called powerful is there; where Slurm does not answer, the file stays as it is."""
+    page = (ROOT / "docs/how-to/prometheus.md").read_text(encoding="utf-8").splitlines()
+    (line,) = (each for each in page if each.strip().startswith("sinfo "))
+    lines = [
+        "NodeName=c[1-3] NodeAddr=127.0.0.1 Port=9 CPUs=4 RealMemory=1000 State=CLOUD",
+        "PartitionName=powerful Nodes=c[1-3],n0001,n0002 State=UP",
+        "PartitionName=secret Nodes=n0001,n0003 State=UP Hidden=YES",
+    ]
+    more = {**POWER, "SuspendTime": "-1", "PrivateData": "cloud"}
+    lab = slurm_lab_factory(nodes=3, conf=more, lines=lines)
+    lab.update("n0002", "state=drain", "reason=power supply")
+    lab.update("c2", "state=drain", "reason=x")
+    for script, code in ((line, 0), (f"sinfo() {{ return 1; }}; {line}", 1)):
+        done = subprocess.run(["sh", "-c", script], check=False, capture_output=True, env=lab.env(), cwd=tmp_path)
+        assert (done.returncode, done.stderr) == (code, b"")
+        targets = yaml.safe_load((tmp_path / "nodes.yaml").read_text())
+        assert [each["targets"] for each in targets] == [[f"n000{number}:9809"] for number in (1, 2, 3)]
+        assert {each["labels"]["partition"] for each in targets} <= {"main", "powerful", "secret"}
 
 
 def test_what_sleeps_keeps_no_place_and_can_be_woken(asleep: SlurmLab) -> None:
