@@ -20,7 +20,7 @@ from healthd.checklib.tables import filled, keyed_rows
 from healthd.checklib.xids import sxid_table, xid_table
 from healthd.cli.codes import forms_of
 from healthd.core.check import discover
-from healthd.remediation.orchestrators.kubernetes.conditions import reason_of
+from healthd.remediation.orchestrators.kubernetes.objects.conditions import reason_of
 
 SCHEMA = "healthd.explain-text/1"
 _COLUMNS = ("do_1", "do_2", "do_3")

@@ -48,7 +48,7 @@ def _done(options: Namespace, work: KubeUninstall) -> Reply:
 
 def _instead(options: Namespace, work: KubeUninstall) -> Reply | None:
     """The reply of a dry run or a refusal; None where the operator confirms."""
-    from healthd.remediation.orchestrators.kubernetes.uninstall_patches import kept_off_by
+    from healthd.remediation.orchestrators.kubernetes.objects.uninstall_patches import kept_off_by
 
     annotated = work.annotated_nodes()
     if options.dry_run and options.json:

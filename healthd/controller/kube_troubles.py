@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from healthd.core.model import ClusterTrouble
 from healthd.remediation.controller.node_status import NodeStatus
-from healthd.remediation.orchestrators.kubernetes.events import ClusterEvent, event_name
+from healthd.remediation.orchestrators.kubernetes.objects.events import ClusterEvent, event_name
 
 MANY = 10
 """More nodes than this with one trouble page together."""

@@ -18,13 +18,13 @@ from healthd.core.errors import BackendBusy, BackendError, StoreError
 from healthd.core.model import ClusterTrouble, Remedy
 from healthd.remediation.controller.node_status import NodeStatus
 from healthd.remediation.engine.absent import is_acted_on
-from healthd.remediation.orchestrators.kubernetes.admission_policies import POLICIES, policy_problems
 from healthd.remediation.orchestrators.kubernetes.api import Conflict, KubeApi, Missing, ResourceKind
 from healthd.remediation.orchestrators.kubernetes.event_writer import KubeEventWriter
 from healthd.remediation.orchestrators.kubernetes.fleet import SyncView
 from healthd.remediation.orchestrators.kubernetes.lease_notes import LeaseNotes
-from healthd.remediation.orchestrators.kubernetes.node import KubeNode
-from healthd.remediation.orchestrators.kubernetes.silent_nodes import (
+from healthd.remediation.orchestrators.kubernetes.objects.admission_policies import POLICIES, policy_problems
+from healthd.remediation.orchestrators.kubernetes.objects.node import KubeNode
+from healthd.remediation.orchestrators.kubernetes.objects.silent_nodes import (
     SilenceKind,
     Silences,
     Watched,

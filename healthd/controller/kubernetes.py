@@ -30,22 +30,22 @@ from healthd.remediation.controller.node_status import NodeStatus
 from healthd.remediation.decide.fleet import CLUSTER, Scope
 from healthd.remediation.decide.rules import LABEL
 from healthd.remediation.orchestrators.kubernetes.api import KubeApi, connect
-from healthd.remediation.orchestrators.kubernetes.budget import STATUS, STATUS_LEASE
 from healthd.remediation.orchestrators.kubernetes.device_plugin import KubePlugins
 from healthd.remediation.orchestrators.kubernetes.domain_fencer import KubeFencer
-from healthd.remediation.orchestrators.kubernetes.domain_fences import FENCES
 from healthd.remediation.orchestrators.kubernetes.drain import KubeDrain
-from healthd.remediation.orchestrators.kubernetes.drain_record import RECORDS
-from healthd.remediation.orchestrators.kubernetes.eviction import EvictionRule, EvictMode, GangMode
 from healthd.remediation.orchestrators.kubernetes.fleet import KubeFleet, SyncView
-from healthd.remediation.orchestrators.kubernetes.gangs import GangLabels
-from healthd.remediation.orchestrators.kubernetes.incident_notes import INCIDENTS, INCIDENTS_LEASE, notices_text
 from healthd.remediation.orchestrators.kubernetes.leader_election import RENEW_S, Leadership, Renewal
 from healthd.remediation.orchestrators.kubernetes.lease_notes import LeaseNotes
-from healthd.remediation.orchestrators.kubernetes.node import hold_of
-from healthd.remediation.orchestrators.kubernetes.platform_signals import HYPERPOD_LABEL
+from healthd.remediation.orchestrators.kubernetes.objects.budget import STATUS, STATUS_LEASE
+from healthd.remediation.orchestrators.kubernetes.objects.domain_fences import FENCES
+from healthd.remediation.orchestrators.kubernetes.objects.drain_record import RECORDS
+from healthd.remediation.orchestrators.kubernetes.objects.eviction import EvictionRule, EvictMode, GangMode
+from healthd.remediation.orchestrators.kubernetes.objects.gangs import GangLabels
+from healthd.remediation.orchestrators.kubernetes.objects.incident_notes import INCIDENTS, INCIDENTS_LEASE, notices_text
+from healthd.remediation.orchestrators.kubernetes.objects.node import hold_of
+from healthd.remediation.orchestrators.kubernetes.objects.platform_signals import HYPERPOD_LABEL
+from healthd.remediation.orchestrators.kubernetes.objects.silent_nodes import SILENT
 from healthd.remediation.orchestrators.kubernetes.remote_node import KubeClaims, RemoteKubeNode
-from healthd.remediation.orchestrators.kubernetes.silent_nodes import SILENT
 from healthd.remediation.orchestrators.kubernetes.transport import Pace
 from healthd.remediation.ports import Provisioner
 from healthd.remediation.provisioners.from_config import channel_of, found_by_controller, open_for_kubernetes

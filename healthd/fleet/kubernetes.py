@@ -12,12 +12,12 @@ from healthd.core.errors import BackendUnknown
 from healthd.fleet.nodes import FleetPicture, fleet_nodes
 from healthd.remediation.decide.fleet import CLUSTER
 from healthd.remediation.orchestrators.kubernetes.api import KubeApi, ResourceKind, connect
-from healthd.remediation.orchestrators.kubernetes.domain_fences import domain_fences
-from healthd.remediation.orchestrators.kubernetes.listed_leases import leases_in, read_leases
-from healthd.remediation.orchestrators.kubernetes.listed_nodes import SILENT_AFTER_S, listed_node
-from healthd.remediation.orchestrators.kubernetes.node import KubeNode, nodes_in
-from healthd.remediation.orchestrators.kubernetes.node_health import NodeHealth
 from healthd.remediation.orchestrators.kubernetes.node_health_api import NO_CRD, NodeHealths, Unserved
+from healthd.remediation.orchestrators.kubernetes.objects.domain_fences import domain_fences
+from healthd.remediation.orchestrators.kubernetes.objects.listed_leases import leases_in, read_leases
+from healthd.remediation.orchestrators.kubernetes.objects.listed_nodes import SILENT_AFTER_S, listed_node
+from healthd.remediation.orchestrators.kubernetes.objects.node import KubeNode, nodes_in
+from healthd.remediation.orchestrators.kubernetes.objects.node_health import NodeHealth
 from healthd.remediation.orchestrators.kubernetes.transport import Pace
 from healthd.remediation.request_stats import RequestStats
 

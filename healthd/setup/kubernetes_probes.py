@@ -23,8 +23,8 @@ from healthd.config.schema.config import Config
 from healthd.core.errors import BackendDenied, BackendError, BackendUnknown, ConfigError
 from healthd.core.model import Mode
 from healthd.remediation.decide.fleet import CLUSTER
-from healthd.remediation.orchestrators.kubernetes import budget as leases
-from healthd.remediation.orchestrators.kubernetes.incident_notes import INCIDENTS_LEASE
+from healthd.remediation.orchestrators.kubernetes.objects import budget as leases
+from healthd.remediation.orchestrators.kubernetes.objects.incident_notes import INCIDENTS_LEASE
 from healthd.remediation.ports import NodeView
 from healthd.setup.doctor import DoctorResult, DoctorStatus
 from healthd.setup.machine_probes import DoctorProbe, with_machine
@@ -150,7 +150,7 @@ def _user(api: KubeApi) -> tuple[str, str]:
 
 
 def _agent_of(config: Config) -> str:
-    from healthd.remediation.orchestrators.kubernetes.admission_policies import agent_account
+    from healthd.remediation.orchestrators.kubernetes.objects.admission_policies import agent_account
 
     return agent_account(config.orchestrator.kubernetes.namespace)
 
@@ -295,8 +295,8 @@ def _policies(environ: Mapping[str, str], config: Config, machine: Machine) -> I
 
     def ask(api: KubeApi) -> Iterator[DoctorResult]:
         from healthd.remediation.orchestrators.kubernetes.api import PatchKind, ResourceKind
-        from healthd.remediation.orchestrators.kubernetes.events import ClusterEvent, event_of
-        from healthd.remediation.orchestrators.kubernetes.node import CLAIMED
+        from healthd.remediation.orchestrators.kubernetes.objects.events import ClusterEvent, event_of
+        from healthd.remediation.orchestrators.kubernetes.objects.node import CLAIMED
 
         user, _ = _user(api)
         if user != _agent_of(config):

@@ -19,9 +19,9 @@ import pytest
 
 from healthd.core.model import Refusal
 from healthd.remediation.orchestrators.kubernetes.api import Conflict, KubeApi, Missing, ResourceKind
-from healthd.remediation.orchestrators.kubernetes.budget import LEASE, counts, key_of
 from healthd.remediation.orchestrators.kubernetes.from_config import poll_fence
-from healthd.remediation.orchestrators.kubernetes.node import CLAIMED, HOLD, UNHEALTHY, node_of
+from healthd.remediation.orchestrators.kubernetes.objects.budget import LEASE, counts, key_of
+from healthd.remediation.orchestrators.kubernetes.objects.node import CLAIMED, HOLD, UNHEALTHY, node_of
 from healthd.remediation.orchestrators.kubernetes.orchestrator import KubernetesOrchestrator
 from tests.live.kubernetes.kubelet_socket import KubeletSocket
 from tests.support.engine_rig import NODE, XID_95, World

@@ -13,22 +13,21 @@ from healthd.agent.wiring import fleet_of
 from healthd.core.errors import BackendUnknown
 from healthd.core.hostlist import unfolded
 from healthd.remediation.controller import requests as asked
-from healthd.remediation.orchestrators.kubernetes import budget as kube_budget
-from healthd.remediation.orchestrators.kubernetes import conditions as kube_conditions
-from healthd.remediation.orchestrators.kubernetes import count as kube_count
-from healthd.remediation.orchestrators.kubernetes import (
-    device_plugin,
-    leader_election,
+from healthd.remediation.orchestrators.kubernetes import device_plugin, leader_election
+from healthd.remediation.orchestrators.kubernetes import old_records as kube_old_records
+from healthd.remediation.orchestrators.kubernetes.objects import budget as kube_budget
+from healthd.remediation.orchestrators.kubernetes.objects import conditions as kube_conditions
+from healthd.remediation.orchestrators.kubernetes.objects import count as kube_count
+from healthd.remediation.orchestrators.kubernetes.objects import events as kube_events
+from healthd.remediation.orchestrators.kubernetes.objects import eviction as kube_eviction
+from healthd.remediation.orchestrators.kubernetes.objects import gangs as kube_gangs
+from healthd.remediation.orchestrators.kubernetes.objects import (
     listed_leases,
     listed_nodes,
     node_health,
     platform_signals,
 )
-from healthd.remediation.orchestrators.kubernetes import events as kube_events
-from healthd.remediation.orchestrators.kubernetes import eviction as kube_eviction
-from healthd.remediation.orchestrators.kubernetes import gangs as kube_gangs
-from healthd.remediation.orchestrators.kubernetes import node as kube_node
-from healthd.remediation.orchestrators.kubernetes import old_records as kube_old_records
+from healthd.remediation.orchestrators.kubernetes.objects import node as kube_node
 from healthd.remediation.orchestrators.kubernetes.remote_node import _claims_in
 from healthd.remediation.orchestrators.slurm import jobs as slurm_jobs
 from healthd.remediation.orchestrators.slurm import orchestrator as slurm

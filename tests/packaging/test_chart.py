@@ -25,12 +25,13 @@ from healthd.config.report import as_data
 from healthd.config.schema.daemon import DaemonSection
 from healthd.controller.run import _STOP_S, _TICK_S, _YIELD_S
 from healthd.remediation.engine import gpu_reset
-from healthd.remediation.orchestrators.kubernetes import budget as kube_budget
 from healthd.remediation.orchestrators.kubernetes import gpu_clients as kube_gpu_clients
-from healthd.remediation.orchestrators.kubernetes import node as kube_node
 from healthd.remediation.orchestrators.kubernetes import old_records as kube_old_marks
-from healthd.remediation.orchestrators.kubernetes import platform_signals, pod_resources
-from healthd.remediation.orchestrators.kubernetes.admission_policies import POLICIES
+from healthd.remediation.orchestrators.kubernetes import pod_resources
+from healthd.remediation.orchestrators.kubernetes.objects import budget as kube_budget
+from healthd.remediation.orchestrators.kubernetes.objects import node as kube_node
+from healthd.remediation.orchestrators.kubernetes.objects import platform_signals
+from healthd.remediation.orchestrators.kubernetes.objects.admission_policies import POLICIES
 from tests.packaging.chart import CHART, IMAGE, KUBERNETES, MONITORING, ROOT, Object, Rendered, lint, objects_in, render
 from tests.support.pages import blocks
 from tests.support.scripts import load_script

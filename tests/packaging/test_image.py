@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from healthd import __version__
-from healthd.remediation.orchestrators.kubernetes import conditions as kube_conditions
+from healthd.remediation.orchestrators.kubernetes.objects import conditions as kube_conditions
 from tests.live.kubernetes.control_plane import ControlPlane
 from tests.live.kubernetes.find_binaries import Unavailable
 from tests.packaging.chart import objects_in, render

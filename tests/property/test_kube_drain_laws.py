@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec import Struct, field
 
-from healthd.remediation.orchestrators.kubernetes.drain_record import (
+from healthd.remediation.orchestrators.kubernetes.objects.drain_record import (
     SKEW_S,
     DrainRecord,
     hold_digest,
@@ -18,7 +18,7 @@ from healthd.remediation.orchestrators.kubernetes.drain_record import (
     records_text,
     still_held,
 )
-from healthd.remediation.orchestrators.kubernetes.eviction import (
+from healthd.remediation.orchestrators.kubernetes.objects.eviction import (
     Drain,
     EvictionRule,
     EvictMode,
@@ -28,8 +28,8 @@ from healthd.remediation.orchestrators.kubernetes.eviction import (
     PodState,
     planned,
 )
-from healthd.remediation.orchestrators.kubernetes.gangs import GangLabels, gang_of, gangs_to_see, with_gangs
-from healthd.remediation.orchestrators.kubernetes.node import UNHEALTHY, OwnershipAnnotation, Taint
+from healthd.remediation.orchestrators.kubernetes.objects.gangs import GangLabels, gang_of, gangs_to_see, with_gangs
+from healthd.remediation.orchestrators.kubernetes.objects.node import UNHEALTHY, OwnershipAnnotation, Taint
 
 START = datetime(2026, 11, 21, 12, tzinfo=UTC)
 OWNERS = ("static", "nodename", "tolerating")

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from healthd.core.errors import BackendRefused, SlotTaken
-from healthd.remediation.orchestrators.kubernetes import budget as leases
-from healthd.remediation.orchestrators.kubernetes.conditions import (
+from healthd.remediation.orchestrators.kubernetes.objects import budget as leases
+from healthd.remediation.orchestrators.kubernetes.objects.conditions import (
     DEBOUNCE_S,
     FLIP_S,
     TYPES,
@@ -21,8 +21,8 @@ from healthd.remediation.orchestrators.kubernetes.conditions import (
     WrittenCondition,
     reason_of,
 )
-from healthd.remediation.orchestrators.kubernetes.count import CountedNodes, budget_before, count
-from healthd.remediation.orchestrators.kubernetes.node import (
+from healthd.remediation.orchestrators.kubernetes.objects.count import CountedNodes, budget_before, count
+from healthd.remediation.orchestrators.kubernetes.objects.node import (
     KEEPS,
     OwnershipAnnotation,
     fence_patch,

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from healthd.core.model import Remedy
-from healthd.remediation.orchestrators.kubernetes.node_health import (
+from healthd.remediation.orchestrators.kubernetes.objects.node_health import (
     read_record,
     record_of,
     record_patch,

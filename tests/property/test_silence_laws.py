@@ -6,7 +6,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from healthd.core.model import ClusterTrouble
-from healthd.remediation.orchestrators.kubernetes.silent_nodes import SilenceKind, Silences, silent_in, silent_text
+from healthd.remediation.orchestrators.kubernetes.objects.silent_nodes import (
+    SilenceKind,
+    Silences,
+    silent_in,
+    silent_text,
+)
 
 TIMEOUT_S, GAP_S = 100.0, 20.0
 QUIET = st.one_of(

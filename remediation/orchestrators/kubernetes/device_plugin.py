@@ -22,7 +22,7 @@ from msgspec import Struct
 from healthd.core.errors import BackendBusy, BackendError
 from healthd.remediation.decide.rules import by_feature
 from healthd.remediation.orchestrators.kubernetes.api import Conflict, Disrupting, KubeApi, Missing, ResourceKind
-from healthd.remediation.orchestrators.kubernetes.eviction import (
+from healthd.remediation.orchestrators.kubernetes.objects.eviction import (
     Plan,
     Pod,
     PodState,
@@ -30,7 +30,7 @@ from healthd.remediation.orchestrators.kubernetes.eviction import (
     owner_of,
     pods_in,
 )
-from healthd.remediation.orchestrators.kubernetes.node import KubeNode, features_of, node_of
+from healthd.remediation.orchestrators.kubernetes.objects.node import KubeNode, features_of, node_of
 
 ASKED = "healthd.io/restart-device-plugin"
 AT_ONCE, WITHIN_S = 10, 600.0

@@ -12,7 +12,8 @@ from typing import Any
 
 from healthd.core.errors import BackendError, BackendUnknown, StoreError
 from healthd.remediation.orchestrators.kubernetes.api import KubeApi, Missing, ResourceKind, compare_and_swap
-from healthd.remediation.orchestrators.kubernetes.domain_fences import (
+from healthd.remediation.orchestrators.kubernetes.lease_notes import LeaseNotes
+from healthd.remediation.orchestrators.kubernetes.objects.domain_fences import (
     WrittenFence,
     begun,
     domain_fence_patch,
@@ -20,8 +21,7 @@ from healthd.remediation.orchestrators.kubernetes.domain_fences import (
     fences_in,
     fences_text,
 )
-from healthd.remediation.orchestrators.kubernetes.lease_notes import LeaseNotes
-from healthd.remediation.orchestrators.kubernetes.node import KubeNode, node_of
+from healthd.remediation.orchestrators.kubernetes.objects.node import KubeNode, node_of
 from healthd.remediation.records.domain_fence import DomainFence
 
 _Patch = Callable[[KubeNode], dict[str, Any] | None]

@@ -26,7 +26,9 @@ from healthd.remediation.orchestrators.kubernetes.api import (
     Missing,
     ResourceKind,
 )
-from healthd.remediation.orchestrators.kubernetes.drain_record import (
+from healthd.remediation.orchestrators.kubernetes.event_writer import KubeDrainEvents
+from healthd.remediation.orchestrators.kubernetes.lease_notes import LeaseNotes
+from healthd.remediation.orchestrators.kubernetes.objects.drain_record import (
     DrainRecord,
     hold_digest,
     record_of,
@@ -34,8 +36,7 @@ from healthd.remediation.orchestrators.kubernetes.drain_record import (
     records_text,
     still_held,
 )
-from healthd.remediation.orchestrators.kubernetes.event_writer import KubeDrainEvents
-from healthd.remediation.orchestrators.kubernetes.eviction import (
+from healthd.remediation.orchestrators.kubernetes.objects.eviction import (
     Drain,
     EvictionRule,
     Plan,
@@ -50,9 +51,14 @@ from healthd.remediation.orchestrators.kubernetes.eviction import (
     told,
     was_evicted,
 )
-from healthd.remediation.orchestrators.kubernetes.gangs import Gang, GangLabels, gang_of, gangs_to_see, with_gangs
-from healthd.remediation.orchestrators.kubernetes.lease_notes import LeaseNotes
-from healthd.remediation.orchestrators.kubernetes.node import (
+from healthd.remediation.orchestrators.kubernetes.objects.gangs import (
+    Gang,
+    GangLabels,
+    gang_of,
+    gangs_to_see,
+    with_gangs,
+)
+from healthd.remediation.orchestrators.kubernetes.objects.node import (
     UNHEALTHY,
     KubeNode,
     OwnershipAnnotation,

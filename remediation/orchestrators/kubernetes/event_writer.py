@@ -15,8 +15,8 @@ from msgspec import Struct
 
 from healthd.core.errors import BackendBusy, BackendError
 from healthd.remediation.orchestrators.kubernetes.api import Conflict, Ending, KubeApi, Missing, ResourceKind
-from healthd.remediation.orchestrators.kubernetes.events import ClusterEvent, event_about
-from healthd.remediation.orchestrators.kubernetes.eviction import CAME_BACK, Drain, Plan, Pod, PodState
+from healthd.remediation.orchestrators.kubernetes.objects.events import ClusterEvent, event_about
+from healthd.remediation.orchestrators.kubernetes.objects.eviction import CAME_BACK, Drain, Plan, Pod, PodState
 
 CONTROLLER = "healthd.io/controller"
 """The reporting controller of an Event that ``healthd controller`` writes."""

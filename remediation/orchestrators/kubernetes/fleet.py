@@ -21,17 +21,20 @@ from msgspec.structs import replace
 from healthd.core.errors import BackendUnknown
 from healthd.core.model import ClusterTrouble
 from healthd.remediation.decide.fleet import CLUSTER, Scope, that_counts
-from healthd.remediation.orchestrators.kubernetes import budget as leases
-from healthd.remediation.orchestrators.kubernetes import count as counts
 from healthd.remediation.orchestrators.kubernetes.api import Conflict, KubeApi, Missing, ResourceKind, compare_and_swap
-from healthd.remediation.orchestrators.kubernetes.budget import Budget
-from healthd.remediation.orchestrators.kubernetes.count import CountedNodes, Oddity
-from healthd.remediation.orchestrators.kubernetes.node import KubeNode, node_of, nodes_in
-from healthd.remediation.orchestrators.kubernetes.node_health import STATUS, NodeHealth, read_record, record_patch
 from healthd.remediation.orchestrators.kubernetes.node_health_api import NodeHealths
-from healthd.remediation.orchestrators.kubernetes.old_records import Lease as OldLease
-from healthd.remediation.orchestrators.kubernetes.old_records import OldRecords
-from healthd.remediation.orchestrators.kubernetes.stray_claims import (
+from healthd.remediation.orchestrators.kubernetes.objects import budget as leases
+from healthd.remediation.orchestrators.kubernetes.objects import count as counts
+from healthd.remediation.orchestrators.kubernetes.objects.budget import Budget
+from healthd.remediation.orchestrators.kubernetes.objects.count import CountedNodes, Oddity
+from healthd.remediation.orchestrators.kubernetes.objects.node import KubeNode, node_of, nodes_in
+from healthd.remediation.orchestrators.kubernetes.objects.node_health import (
+    STATUS,
+    NodeHealth,
+    read_record,
+    record_patch,
+)
+from healthd.remediation.orchestrators.kubernetes.objects.stray_claims import (
     IDLE_S,
     Stray,
     StrayClaims,
@@ -40,6 +43,8 @@ from healthd.remediation.orchestrators.kubernetes.stray_claims import (
     is_left_in,
     strays,
 )
+from healthd.remediation.orchestrators.kubernetes.old_records import Lease as OldLease
+from healthd.remediation.orchestrators.kubernetes.old_records import OldRecords
 from healthd.remediation.ports import FleetSnapshot, Slot
 
 UNCOVERED_S = 60.0

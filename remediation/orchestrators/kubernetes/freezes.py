@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 
 from healthd.remediation.decide.freeze import Freeze
 from healthd.remediation.orchestrators.kubernetes.api import KubeApi, ResourceKind
-from healthd.remediation.orchestrators.kubernetes.budget import LEASE, annotations_of, freeze_in, freeze_patch
+from healthd.remediation.orchestrators.kubernetes.objects.budget import LEASE, annotations_of, freeze_in, freeze_patch
 
 
 class KubeFreezes:

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 
 from healthd.config.schema.config import Config
 from healthd.remediation.orchestrators.kubernetes.api import KubeApi, Missing, ResourceKind, connect
-from healthd.remediation.orchestrators.kubernetes.budget import annotations_of
 from healthd.remediation.orchestrators.kubernetes.gpu_clients import KubeGpuClients
-from healthd.remediation.orchestrators.kubernetes.incident_notes import INCIDENTS, INCIDENTS_LEASE, notices_in
+from healthd.remediation.orchestrators.kubernetes.objects.budget import annotations_of
+from healthd.remediation.orchestrators.kubernetes.objects.incident_notes import INCIDENTS, INCIDENTS_LEASE, notices_in
 from healthd.remediation.orchestrators.kubernetes.orchestrator import Fence, KubernetesOrchestrator
 from healthd.remediation.orchestrators.kubernetes.platform_requests import KubePlatformRequests
 from healthd.remediation.orchestrators.kubernetes.pod_resources import started

@@ -10,8 +10,8 @@ from typing import Any
 
 from healthd.core.errors import BackendError, StoreError
 from healthd.remediation.orchestrators.kubernetes.api import KubeApi, Missing, ResourceKind
-from healthd.remediation.orchestrators.kubernetes.budget import annotations_of
 from healthd.remediation.orchestrators.kubernetes.leader_election import LEASE
+from healthd.remediation.orchestrators.kubernetes.objects.budget import annotations_of
 
 TOLD = "healthd.io/told"
 _MOST_BYTES = 200_000  # the API server takes 262,144 for all annotations of an object

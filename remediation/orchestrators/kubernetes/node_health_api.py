@@ -17,7 +17,7 @@ from healthd.remediation.orchestrators.kubernetes.api import (
     ResourceKind,
     compare_and_swap,
 )
-from healthd.remediation.orchestrators.kubernetes.node_health import (
+from healthd.remediation.orchestrators.kubernetes.objects.node_health import (
     RECORD,
     STATUS,
     HealthStatus,

@@ -16,8 +16,8 @@ from msgspec import Struct, field
 from healthd.core.encodable import NOT_JSON
 from healthd.core.errors import BackendRefused
 from healthd.remediation.orchestrators.kubernetes.api import KubeApi, Missing, ResourceKind, compare_and_swap
-from healthd.remediation.orchestrators.kubernetes.budget import annotations_of, key_of
 from healthd.remediation.orchestrators.kubernetes.node_health_api import NodeHealths
+from healthd.remediation.orchestrators.kubernetes.objects.budget import annotations_of, key_of
 from healthd.remediation.records.handoff import parse
 
 MARKS, MARK = "healthd-marks", "mark.healthd.io/"

@@ -30,8 +30,6 @@ from msgspec.structs import replace
 from healthd.core.errors import BackendBusy, BackendDenied, BackendRefused, BackendUnknown
 from healthd.remediation.decide.fleet import CLUSTER
 from healthd.remediation.decide.freeze import Freeze, in_words
-from healthd.remediation.orchestrators.kubernetes import budget as leases
-from healthd.remediation.orchestrators.kubernetes import node as nodes
 from healthd.remediation.orchestrators.kubernetes.api import (
     FIELD_MANAGER,
     KubeApi,
@@ -40,13 +38,15 @@ from healthd.remediation.orchestrators.kubernetes.api import (
     ResourceKind,
     compare_and_swap,
 )
-from healthd.remediation.orchestrators.kubernetes.budget import Budget
 from healthd.remediation.orchestrators.kubernetes.device_plugin import asking_patch
 from healthd.remediation.orchestrators.kubernetes.gpu_clients import resumed_patch
-from healthd.remediation.orchestrators.kubernetes.node import KubeNode, OwnershipAnnotation
 from healthd.remediation.orchestrators.kubernetes.node_health_api import NodeHealths
+from healthd.remediation.orchestrators.kubernetes.objects import budget as leases
+from healthd.remediation.orchestrators.kubernetes.objects import node as nodes
+from healthd.remediation.orchestrators.kubernetes.objects.budget import Budget
+from healthd.remediation.orchestrators.kubernetes.objects.node import KubeNode, OwnershipAnnotation
+from healthd.remediation.orchestrators.kubernetes.objects.platform_signals import SIGNALS
 from healthd.remediation.orchestrators.kubernetes.old_records import OldRecords
-from healthd.remediation.orchestrators.kubernetes.platform_signals import SIGNALS
 from healthd.remediation.orchestrators.kubernetes.pod_resources import GPU_RESOURCES, SOCKET, pods_with
 from healthd.remediation.ports import FleetSnapshot, HeldNode, NodeRecord, NodeView, ScopeSnapshot, Slot
 

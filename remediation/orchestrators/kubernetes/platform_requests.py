@@ -11,8 +11,8 @@ from typing import Any, Protocol
 
 from healthd.core.errors import BackendError, BackendUnknown
 from healthd.core.model import Remedy
-from healthd.remediation.orchestrators.kubernetes.node import KubeNode, instance_id_of
-from healthd.remediation.orchestrators.kubernetes.platform_signals import SIGNALS
+from healthd.remediation.orchestrators.kubernetes.objects.node import KubeNode, instance_id_of
+from healthd.remediation.orchestrators.kubernetes.objects.platform_signals import SIGNALS
 
 
 class OwnNode(Protocol):

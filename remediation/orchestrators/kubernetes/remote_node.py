@@ -15,9 +15,9 @@ from msgspec.structs import replace
 
 from healthd.core.errors import BackendRefused, BackendUnknown
 from healthd.remediation.orchestrators.kubernetes.api import KubeApi, Missing, ResourceKind
-from healthd.remediation.orchestrators.kubernetes.eviction import is_lost, pods_in
-from healthd.remediation.orchestrators.kubernetes.node import KubeNode, instance_id_of, node_of, view_of
 from healthd.remediation.orchestrators.kubernetes.node_health_api import NodeHealths
+from healthd.remediation.orchestrators.kubernetes.objects.eviction import is_lost, pods_in
+from healthd.remediation.orchestrators.kubernetes.objects.node import KubeNode, instance_id_of, node_of, view_of
 from healthd.remediation.orchestrators.kubernetes.old_records import OldRecords
 from healthd.remediation.ports import NodeView
 

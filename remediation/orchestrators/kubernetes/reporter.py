@@ -21,11 +21,12 @@ from msgspec import Struct
 from healthd.core.errors import BackendError
 from healthd.core.model import Decision, Diagnosis, Outcome
 from healthd.remediation.decide.remediation import Remediation
-from healthd.remediation.orchestrators.kubernetes import conditions, events
 from healthd.remediation.orchestrators.kubernetes.api import Conflict, KubeApi, Missing, PatchKind, ResourceKind
-from healthd.remediation.orchestrators.kubernetes.conditions import Conditions, ConditionState, WrittenCondition
-from healthd.remediation.orchestrators.kubernetes.events import ClusterEvent, WrittenEvents
-from healthd.remediation.orchestrators.kubernetes.labels import (
+from healthd.remediation.orchestrators.kubernetes.node_health_api import NodeHealths
+from healthd.remediation.orchestrators.kubernetes.objects import conditions, events
+from healthd.remediation.orchestrators.kubernetes.objects.conditions import Conditions, ConditionState, WrittenCondition
+from healthd.remediation.orchestrators.kubernetes.objects.events import ClusterEvent, WrittenEvents
+from healthd.remediation.orchestrators.kubernetes.objects.labels import (
     Labelling,
     Labels,
     labels_of,
@@ -33,9 +34,8 @@ from healthd.remediation.orchestrators.kubernetes.labels import (
     stopped_patch,
     with_labels,
 )
-from healthd.remediation.orchestrators.kubernetes.node import UNVERIFIED, KubeNode, node_of, unfence_patch
-from healthd.remediation.orchestrators.kubernetes.node_health import WrittenStatus, status_of
-from healthd.remediation.orchestrators.kubernetes.node_health_api import NodeHealths
+from healthd.remediation.orchestrators.kubernetes.objects.node import UNVERIFIED, KubeNode, node_of, unfence_patch
+from healthd.remediation.orchestrators.kubernetes.objects.node_health import WrittenStatus, status_of
 
 FENCE_S = 30.0
 """How often a fence is polled while there is one: two or three requests."""

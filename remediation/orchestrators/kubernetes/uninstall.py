@@ -11,20 +11,20 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from msgspec import Struct
 
 from healthd.core.errors import BackendError
-from healthd.remediation.orchestrators.kubernetes import budget as leases
-from healthd.remediation.orchestrators.kubernetes.admission_policies import AGENT
 from healthd.remediation.orchestrators.kubernetes.api import KubeApi, Missing, PatchKind, ResourceKind, compare_and_swap
-from healthd.remediation.orchestrators.kubernetes.eviction import pods_in
 from healthd.remediation.orchestrators.kubernetes.gpu_clients import CLIENTS, PAUSED, RUNS
-from healthd.remediation.orchestrators.kubernetes.node import KubeNode, node_of, nodes_in
 from healthd.remediation.orchestrators.kubernetes.node_health_api import NodeHealths, Unserved
-from healthd.remediation.orchestrators.kubernetes.old_records import MARK, MARKS
-from healthd.remediation.orchestrators.kubernetes.uninstall_patches import (
+from healthd.remediation.orchestrators.kubernetes.objects import budget as leases
+from healthd.remediation.orchestrators.kubernetes.objects.admission_policies import AGENT
+from healthd.remediation.orchestrators.kubernetes.objects.eviction import pods_in
+from healthd.remediation.orchestrators.kubernetes.objects.node import KubeNode, node_of, nodes_in
+from healthd.remediation.orchestrators.kubernetes.objects.uninstall_patches import (
     claims_to_drop,
     kept_off_by,
     leaving_patch,
     leaving_status_patch,
 )
+from healthd.remediation.orchestrators.kubernetes.old_records import MARK, MARKS
 
 CONTROLLER = "healthd-controller"
 PODS = "app.kubernetes.io/name=healthd,app.kubernetes.io/component in (agent,controller)"

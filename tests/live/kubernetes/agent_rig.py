@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from healthd.remediation.orchestrators.kubernetes.api import FIELD_MANAGER, KubeApi, connect
-from healthd.remediation.orchestrators.kubernetes.budget import LEASE, counts
-from healthd.remediation.orchestrators.kubernetes.events import ClusterEvent, event_of
+from healthd.remediation.orchestrators.kubernetes.objects.budget import LEASE, counts
+from healthd.remediation.orchestrators.kubernetes.objects.events import ClusterEvent, event_of
 from healthd.remediation.orchestrators.kubernetes.orchestrator import KubernetesOrchestrator
 from healthd.remediation.orchestrators.kubernetes.transport import Pace
 from tests.live.kubernetes.api_client import Answer

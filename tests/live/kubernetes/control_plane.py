@@ -29,7 +29,7 @@ from typing import Any, Self
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from healthd.remediation.orchestrators.kubernetes.node_health import text_of
+from healthd.remediation.orchestrators.kubernetes.objects.node_health import text_of
 from tests.live.kubernetes.api_client import Answer, ApiClient
 from tests.live.kubernetes.find_binaries import CONTROL_PLANE, Say, program
 from tests.live.slurm.slurm_conf import free_ports

@@ -27,9 +27,9 @@ from healthd.core.model import Event
 from healthd.core.node import CommandResult
 from healthd.remediation.controller.node_status import merged
 from healthd.remediation.orchestrators.kubernetes.api import KubeApi, PatchKind, ResourceKind, connect
-from healthd.remediation.orchestrators.kubernetes.budget import CLAIM
 from healthd.remediation.orchestrators.kubernetes.leader_election import LEASE, Leadership
-from healthd.remediation.orchestrators.kubernetes.node import CLAIMED, HOLD
+from healthd.remediation.orchestrators.kubernetes.objects.budget import CLAIM
+from healthd.remediation.orchestrators.kubernetes.objects.node import CLAIMED, HOLD
 from healthd.remediation.orchestrators.kubernetes.orchestrator import KubernetesOrchestrator
 from healthd.remediation.orchestrators.kubernetes.transport import Pace
 from healthd.remediation.ports import Orchestrator

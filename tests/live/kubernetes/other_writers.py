@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from healthd.remediation.orchestrators.kubernetes.node import KEEPS
+from healthd.remediation.orchestrators.kubernetes.objects.node import KEEPS
 from tests.live.kubernetes.api_client import Answer
 from tests.live.kubernetes.control_plane import ControlPlane
 

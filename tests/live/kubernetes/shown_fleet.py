@@ -16,13 +16,18 @@ from healthd.controller.status import status_of
 from healthd.core.model import Action, Decision, Mode, Refusal, Remedy, Step
 from healthd.remediation.controller.node_status import NodeStatus
 from healthd.remediation.decide.remediation import Remediation
-from healthd.remediation.orchestrators.kubernetes import node_health
-from healthd.remediation.orchestrators.kubernetes.budget import LEASE, STATUS, STATUS_LEASE, counts
-from healthd.remediation.orchestrators.kubernetes.conditions import TYPES, ConditionState, WrittenCondition, patch_of
-from healthd.remediation.orchestrators.kubernetes.labels import Labels, with_labels
-from healthd.remediation.orchestrators.kubernetes.node import KEEPS
-from healthd.remediation.orchestrators.kubernetes.node_health import HealthStatus
 from healthd.remediation.orchestrators.kubernetes.node_health_api import NodeHealths
+from healthd.remediation.orchestrators.kubernetes.objects import node_health
+from healthd.remediation.orchestrators.kubernetes.objects.budget import LEASE, STATUS, STATUS_LEASE, counts
+from healthd.remediation.orchestrators.kubernetes.objects.conditions import (
+    TYPES,
+    ConditionState,
+    WrittenCondition,
+    patch_of,
+)
+from healthd.remediation.orchestrators.kubernetes.objects.labels import Labels, with_labels
+from healthd.remediation.orchestrators.kubernetes.objects.node import KEEPS
+from healthd.remediation.orchestrators.kubernetes.objects.node_health import HealthStatus
 from healthd.remediation.records.handoff import HandoffRecord
 from healthd.remediation.records.summary import NodeState
 from tests.live.kubernetes.agent_rig import Agents, add_leases, note

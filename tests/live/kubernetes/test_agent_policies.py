@@ -15,8 +15,8 @@ import pytest
 from msgspec import Struct
 
 from healthd.remediation.orchestrators.kubernetes.api import FIELD_MANAGER
-from healthd.remediation.orchestrators.kubernetes.events import ClusterEvent, event_of
-from healthd.remediation.orchestrators.kubernetes.labels import CODE, SHOWN, STATE, Labels
+from healthd.remediation.orchestrators.kubernetes.objects.events import ClusterEvent, event_of
+from healthd.remediation.orchestrators.kubernetes.objects.labels import CODE, SHOWN, STATE, Labels
 from tests.live.kubernetes.agent_rig import BUDGET, EVENTS
 from tests.live.kubernetes.api_client import Answer, ApiClient, PatchKind
 from tests.live.kubernetes.control_plane import ACCOUNT, NAMESPACE, ControlPlane

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from msgspec import Struct
 
-from healthd.remediation.orchestrators.kubernetes import budget as kube_budget
-from healthd.remediation.orchestrators.kubernetes import node as kube_node
 from healthd.remediation.orchestrators.kubernetes.api import FIELD_MANAGER
+from healthd.remediation.orchestrators.kubernetes.objects import budget as kube_budget
+from healthd.remediation.orchestrators.kubernetes.objects import node as kube_node
 from tests.live.kubernetes.api_client import Answer
 from tests.live.kubernetes.control_plane import ControlPlane
 from tests.live.kubernetes.find_binaries import Unavailable, program

@@ -26,10 +26,10 @@ from healthd.core.errors import BackendBusy, BackendRefused, BackendUnknown
 from healthd.core.model import Component, Diagnosis, Outcome, Remedy, Result, Severity, Status
 from healthd.remediation.decide.fleet import HoldsSlots, Settle
 from healthd.remediation.engine.slots import SlotKeeper
-from healthd.remediation.orchestrators.kubernetes.budget import counts
-from healthd.remediation.orchestrators.kubernetes.conditions import states_of
-from healthd.remediation.orchestrators.kubernetes.events import count_in
-from healthd.remediation.orchestrators.kubernetes.node import HOLD, KEEPS
+from healthd.remediation.orchestrators.kubernetes.objects.budget import counts
+from healthd.remediation.orchestrators.kubernetes.objects.conditions import states_of
+from healthd.remediation.orchestrators.kubernetes.objects.events import count_in
+from healthd.remediation.orchestrators.kubernetes.objects.node import HOLD, KEEPS
 from healthd.remediation.orchestrators.kubernetes.orchestrator import Fence
 from healthd.remediation.orchestrators.kubernetes.reporter import AgentState, KubeReporter
 from tests.live.kubernetes.agent_rig import Agents, add_leases, note

@@ -12,8 +12,8 @@ import pytest
 
 from healthd.notify.notifier import still_told
 from healthd.remediation.orchestrators.kubernetes.api import ResourceKind
-from healthd.remediation.orchestrators.kubernetes.budget import STATUS, STATUS_LEASE
-from healthd.remediation.orchestrators.kubernetes.node import nodes_in
+from healthd.remediation.orchestrators.kubernetes.objects.budget import STATUS, STATUS_LEASE
+from healthd.remediation.orchestrators.kubernetes.objects.node import nodes_in
 from tests.live.kubernetes.agent_rig import Agents, note
 from tests.live.kubernetes.control_plane import ControlPlane
 from tests.live.kubernetes.fleet_controller import Fleet, Start, drained

@@ -18,8 +18,8 @@ import boto3
 import pytest
 
 from healthd.core.model import Remedy
-from healthd.remediation.orchestrators.kubernetes.eviction import LOST_S
-from healthd.remediation.orchestrators.kubernetes.node_health import record_of
+from healthd.remediation.orchestrators.kubernetes.objects.eviction import LOST_S
+from healthd.remediation.orchestrators.kubernetes.objects.node_health import record_of
 from healthd.remediation.orchestrators.kubernetes.old_records import MARK, MARKS
 from healthd.remediation.records.handoff import HandoffRecord, RequestAnswer, parse
 from tests.live.aws.aws_endpoint import REGION, AwsEndpoint

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from healthd.remediation.orchestrators.kubernetes.budget import LEASE
-from healthd.remediation.orchestrators.kubernetes.incident_notes import INCIDENTS_LEASE
+from healthd.remediation.orchestrators.kubernetes.objects.budget import LEASE
+from healthd.remediation.orchestrators.kubernetes.objects.incident_notes import INCIDENTS_LEASE
 from tests.live.kubernetes.agent_node import AgentNode
 from tests.live.kubernetes.agent_rig import BUDGET, ROOT, add_leases, install_policies, note, write_kubeconfig
 from tests.live.kubernetes.control_plane import NAMESPACE, ControlPlane

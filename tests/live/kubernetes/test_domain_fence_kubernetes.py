@@ -20,12 +20,12 @@ from healthd.fleet.incidents import ENDS_AFTER, IncidentRules
 from healthd.fleet.kubernetes import read_fleet
 from healthd.fleet.nodes import FleetPicture, FleetState
 from healthd.remediation.orchestrators.kubernetes.api import FIELD_MANAGER, connect
-from healthd.remediation.orchestrators.kubernetes.conditions import ConditionState
 from healthd.remediation.orchestrators.kubernetes.domain_fencer import KubeFencer
-from healthd.remediation.orchestrators.kubernetes.domain_fences import FENCES
-from healthd.remediation.orchestrators.kubernetes.incident_notes import INCIDENTS_LEASE
-from healthd.remediation.orchestrators.kubernetes.labels import Labels
 from healthd.remediation.orchestrators.kubernetes.lease_notes import LeaseNotes
+from healthd.remediation.orchestrators.kubernetes.objects.conditions import ConditionState
+from healthd.remediation.orchestrators.kubernetes.objects.domain_fences import FENCES
+from healthd.remediation.orchestrators.kubernetes.objects.incident_notes import INCIDENTS_LEASE
+from healthd.remediation.orchestrators.kubernetes.objects.labels import Labels
 from healthd.remediation.orchestrators.kubernetes.transport import Pace
 from healthd.remediation.records.domain_fence import KUBE_TAINT
 from tests.live.kubernetes.agent_rig import write_kubeconfig

@@ -13,15 +13,15 @@ from typing import Any
 
 import pytest
 
-from healthd.remediation.orchestrators.kubernetes.budget import FIXED_LIMIT, FIXED_NODES, LEASE, counts
-from healthd.remediation.orchestrators.kubernetes.conditions import (
+from healthd.remediation.orchestrators.kubernetes.objects.budget import FIXED_LIMIT, FIXED_NODES, LEASE, counts
+from healthd.remediation.orchestrators.kubernetes.objects.conditions import (
     TYPES,
     WITH_WARNINGS,
     ConditionState,
     WrittenCondition,
     patch_of,
 )
-from healthd.remediation.orchestrators.kubernetes.labels import Labels, with_labels
+from healthd.remediation.orchestrators.kubernetes.objects.labels import Labels, with_labels
 from healthd.remediation.records.summary import NodeState
 from tests.live.kubernetes.agent_rig import Agents, note
 from tests.live.kubernetes.control_plane import NAMESPACE, ControlPlane

@@ -19,9 +19,9 @@ from typing import Any
 import pytest
 from msgspec import Struct
 
-from healthd.remediation.orchestrators.kubernetes import budget as kube_budget
-from healthd.remediation.orchestrators.kubernetes.budget import budget_of
-from healthd.remediation.orchestrators.kubernetes.node import (
+from healthd.remediation.orchestrators.kubernetes.objects import budget as kube_budget
+from healthd.remediation.orchestrators.kubernetes.objects.budget import budget_of
+from healthd.remediation.orchestrators.kubernetes.objects.node import (
     OwnershipAnnotation,
     fence_patch,
     node_of,

@@ -19,11 +19,11 @@ import pytest
 
 from healthd.core.model import Remedy
 from healthd.remediation.orchestrators.kubernetes.api import FIELD_MANAGER
-from healthd.remediation.orchestrators.kubernetes.budget import CLAIM, LEASE, LIMIT, NODES, OUT
-from healthd.remediation.orchestrators.kubernetes.events import ClusterEvent, event_of
-from healthd.remediation.orchestrators.kubernetes.incident_notes import INCIDENTS_LEASE
-from healthd.remediation.orchestrators.kubernetes.labels import CODE, STATE
-from healthd.remediation.orchestrators.kubernetes.node_health import record_of
+from healthd.remediation.orchestrators.kubernetes.objects.budget import CLAIM, LEASE, LIMIT, NODES, OUT
+from healthd.remediation.orchestrators.kubernetes.objects.events import ClusterEvent, event_of
+from healthd.remediation.orchestrators.kubernetes.objects.incident_notes import INCIDENTS_LEASE
+from healthd.remediation.orchestrators.kubernetes.objects.labels import CODE, STATE
+from healthd.remediation.orchestrators.kubernetes.objects.node_health import record_of
 from healthd.remediation.orchestrators.kubernetes.old_records import MARK, MARKS
 from healthd.remediation.records.handoff import HandoffRecord
 from healthd.remediation.records.summary import NodeState

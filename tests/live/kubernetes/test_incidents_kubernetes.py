@@ -13,10 +13,10 @@ from healthd.core.errors import BackendRefused
 from healthd.notify.incident_hold import IncidentHold
 from healthd.notify.news import Topic
 from healthd.remediation.orchestrators.kubernetes.api import KubeApi, ResourceKind
-from healthd.remediation.orchestrators.kubernetes.conditions import ConditionState
 from healthd.remediation.orchestrators.kubernetes.from_config import read_notices
-from healthd.remediation.orchestrators.kubernetes.incident_notes import INCIDENTS, INCIDENTS_LEASE, notices_text
-from healthd.remediation.orchestrators.kubernetes.labels import Labels
+from healthd.remediation.orchestrators.kubernetes.objects.conditions import ConditionState
+from healthd.remediation.orchestrators.kubernetes.objects.incident_notes import INCIDENTS, INCIDENTS_LEASE, notices_text
+from healthd.remediation.orchestrators.kubernetes.objects.labels import Labels
 from tests.live.kubernetes.agent_rig import Agents
 from tests.live.kubernetes.control_plane import NAMESPACE, ControlPlane
 from tests.live.kubernetes.fleet_controller import FleetController

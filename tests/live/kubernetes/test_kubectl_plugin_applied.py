@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from healthd.remediation.orchestrators.kubernetes.budget import LEASE
-from healthd.remediation.orchestrators.kubernetes.node import HOLD, KEEPS
+from healthd.remediation.orchestrators.kubernetes.objects.budget import LEASE
+from healthd.remediation.orchestrators.kubernetes.objects.node import HOLD, KEEPS
 from tests.live.kubernetes.agent_rig import Agents, note
 from tests.live.kubernetes.control_plane import ControlPlane
 from tests.live.kubernetes.fleet_storm import REASON

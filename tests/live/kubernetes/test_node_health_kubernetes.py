@@ -15,8 +15,8 @@ from msgspec.structs import replace
 from healthd.core.errors import BackendError, BackendRefused, BackendUnknown
 from healthd.core.model import Remedy
 from healthd.remediation.orchestrators.kubernetes.api import KubeApi, connect
-from healthd.remediation.orchestrators.kubernetes.node_health import HealthStatus, record_of, text_of
 from healthd.remediation.orchestrators.kubernetes.node_health_api import NO_CRD, NodeHealths
+from healthd.remediation.orchestrators.kubernetes.objects.node_health import HealthStatus, record_of, text_of
 from healthd.remediation.orchestrators.kubernetes.old_records import MARK, MARKS, marked_with
 from healthd.remediation.orchestrators.kubernetes.remote_node import RemoteKubeNode
 from healthd.remediation.orchestrators.kubernetes.transport import Pace

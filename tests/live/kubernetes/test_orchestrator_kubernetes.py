@@ -14,7 +14,7 @@ from healthd.core.errors import BackendDenied, BackendRefused, BackendUnknown, S
 from healthd.remediation.decide.fleet import HoldsSlots, WaitForSlot
 from healthd.remediation.engine.slots import SlotKeeper
 from healthd.remediation.orchestrators.kubernetes.api import Conflict, ResourceKind
-from healthd.remediation.orchestrators.kubernetes.budget import COUNTED, LIMIT, counts
+from healthd.remediation.orchestrators.kubernetes.objects.budget import COUNTED, LIMIT, counts
 from healthd.remediation.orchestrators.kubernetes.orchestrator import KubernetesOrchestrator
 from healthd.remediation.ports import HeldNode, NodeRecord, Slot
 from tests.live.kubernetes.agent_rig import Agents, add_leases, note

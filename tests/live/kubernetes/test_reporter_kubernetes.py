@@ -14,10 +14,10 @@ from msgspec.structs import replace
 from healthd.core.model import Component, Diagnosis, Mode, Outcome, Remedy, Result, Severity, Status, Step
 from healthd.remediation.decide.remediation import Remediation
 from healthd.remediation.decide.rules import REBOOT
-from healthd.remediation.orchestrators.kubernetes.conditions import DEBOUNCE_S, HEARTBEAT_S, TYPES
-from healthd.remediation.orchestrators.kubernetes.labels import GAP_S, STOPPED, Labels, labels_on
-from healthd.remediation.orchestrators.kubernetes.listed_nodes import summary_in
-from healthd.remediation.orchestrators.kubernetes.node import node_of
+from healthd.remediation.orchestrators.kubernetes.objects.conditions import DEBOUNCE_S, HEARTBEAT_S, TYPES
+from healthd.remediation.orchestrators.kubernetes.objects.labels import GAP_S, STOPPED, Labels, labels_on
+from healthd.remediation.orchestrators.kubernetes.objects.listed_nodes import summary_in
+from healthd.remediation.orchestrators.kubernetes.objects.node import node_of
 from healthd.remediation.orchestrators.kubernetes.orchestrator import Fence
 from healthd.remediation.orchestrators.kubernetes.reporter import LOOK_S, REGISTERS_S, AgentState, KubeReporter
 from healthd.remediation.records.summary import NodeSummary

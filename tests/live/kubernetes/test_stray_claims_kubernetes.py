@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from healthd.remediation.orchestrators.kubernetes.budget import CLAIM, LEASE, OUT
-from healthd.remediation.orchestrators.kubernetes.labels import STATE
+from healthd.remediation.orchestrators.kubernetes.objects.budget import CLAIM, LEASE, OUT
+from healthd.remediation.orchestrators.kubernetes.objects.labels import STATE
+from healthd.remediation.orchestrators.kubernetes.objects.stray_claims import IDLE_S, RELABELLED_S
 from healthd.remediation.orchestrators.kubernetes.old_records import MARKS
-from healthd.remediation.orchestrators.kubernetes.stray_claims import IDLE_S, RELABELLED_S
 from tests.live.kubernetes.agent_node import AgentNode
 from tests.live.kubernetes.agent_rig import Agents, note
 from tests.live.kubernetes.api_client import ApiClient

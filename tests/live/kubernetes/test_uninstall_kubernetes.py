@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from healthd.remediation.orchestrators.kubernetes.budget import LEASE
-from healthd.remediation.orchestrators.kubernetes.node import (
+from healthd.remediation.orchestrators.kubernetes.objects.budget import LEASE
+from healthd.remediation.orchestrators.kubernetes.objects.node import (
     OwnershipAnnotation,
     fence_patch,
     node_of,

@@ -17,7 +17,7 @@ from healthd.cli.uninstall import _done
 from healthd.ledger.changes import NodeChanges, NodeMemory
 from healthd.ledger.database import LEDGER, Ledger
 from healthd.ledger.entries import EntryKind, LedgerEntry
-from healthd.remediation.orchestrators.kubernetes.node import KubeNode, node_of
+from healthd.remediation.orchestrators.kubernetes.objects.node import KubeNode, node_of
 from healthd.remediation.orchestrators.kubernetes.uninstall import KubeUninstall, UninstallResult
 
 WITHOUT = {

@@ -14,11 +14,11 @@ from healthd.ledger.database import Ledger
 from healthd.ledger.entries import SpanState
 from healthd.ledger.feed import LedgerFeed
 from healthd.remediation.decide.fleet import CLUSTER
-from healthd.remediation.orchestrators.kubernetes.budget import LEASE, key_of
-from healthd.remediation.orchestrators.kubernetes.drain_record import DrainRecord
 from healthd.remediation.orchestrators.kubernetes.event_writer import KubeDrainEvents
-from healthd.remediation.orchestrators.kubernetes.eviction import Drain
 from healthd.remediation.orchestrators.kubernetes.fleet import KubeFleet
+from healthd.remediation.orchestrators.kubernetes.objects.budget import LEASE, key_of
+from healthd.remediation.orchestrators.kubernetes.objects.drain_record import DrainRecord
+from healthd.remediation.orchestrators.kubernetes.objects.eviction import Drain
 from healthd.testing import FakeClock
 from tests.support.controller_rig import NODE, AskedWorld
 from tests.support.remembered import texts_in

@@ -14,12 +14,13 @@ from healthd.core.errors import BackendUnknown
 from healthd.fleet.asking import NodeAnswer
 from healthd.fleet.incident_memory import FILE, kept_memory
 from healthd.fleet.job_comparison import READINGS_SCHEMA, READS_READINGS
-from healthd.remediation.orchestrators.kubernetes import budget, old_records
-from healthd.remediation.orchestrators.kubernetes.domain_fences import fences_in
-from healthd.remediation.orchestrators.kubernetes.drain_record import records_in
-from healthd.remediation.orchestrators.kubernetes.incident_notes import notices_in
-from healthd.remediation.orchestrators.kubernetes.node import HOLD, UNHEALTHY, hold_of, node_of
-from healthd.remediation.orchestrators.kubernetes.silent_nodes import silent_in
+from healthd.remediation.orchestrators.kubernetes import old_records
+from healthd.remediation.orchestrators.kubernetes.objects import budget
+from healthd.remediation.orchestrators.kubernetes.objects.domain_fences import fences_in
+from healthd.remediation.orchestrators.kubernetes.objects.drain_record import records_in
+from healthd.remediation.orchestrators.kubernetes.objects.incident_notes import notices_in
+from healthd.remediation.orchestrators.kubernetes.objects.node import HOLD, UNHEALTHY, hold_of, node_of
+from healthd.remediation.orchestrators.kubernetes.objects.silent_nodes import silent_in
 
 ROOT = Path(__file__).parents[3]
 NESTED = "[" * 5_000

@@ -19,8 +19,8 @@ from healthd.core.errors import UsageError
 from healthd.core.model import Action, Remedy
 from healthd.job.text import at_drain
 from healthd.remediation.decide.remediation import ORDERED, visible_text
-from healthd.remediation.orchestrators.kubernetes.conditions import TYPES, reason_of, states_of
 from healthd.remediation.orchestrators.kubernetes.event_writer import NODE_FAULT
+from healthd.remediation.orchestrators.kubernetes.objects.conditions import TYPES, reason_of, states_of
 from healthd.remediation.orchestrators.slurm.incident_reservations import FENCE, WATCH, notice_name
 from healthd.remediation.orchestrators.slurm.job_comments import PREFIX
 from healthd.remediation.orchestrators.slurm.jobs import taken_name

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from healthd.config.schema.config import Config, OrchestratorSection, ScopeBudget
 from healthd.config.schema.kubernetes import KubernetesSection
-from healthd.remediation.orchestrators.kubernetes.budget import Budget, Claim
+from healthd.remediation.orchestrators.kubernetes.objects.budget import Budget, Claim
 from healthd.remediation.orchestrators.kubernetes.old_records import MARKS
 from healthd.setup.doctor import DoctorStatus
 from healthd.setup.kubernetes_probes import budget_line, kubernetes_probes, rights_of, token_lines

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from healthd.remediation.orchestrators.kubernetes.admission_policies import POLICIES, policy_problems
+from healthd.remediation.orchestrators.kubernetes.objects.admission_policies import POLICIES, policy_problems
 
 FOLDER = Path(__file__).parents[4] / "packaging" / "kubernetes" / "policies"
 OBJECTS = [each for path in sorted(FOLDER.glob("*.yaml")) for each in yaml.safe_load_all(path.read_text()) if each]

@@ -12,15 +12,20 @@ from msgspec.structs import replace
 from healthd.core.errors import BackendError, BackendRefused, BackendUnknown
 from healthd.fleet.nodes import FleetState, fleet_nodes
 from healthd.remediation.orchestrators.kubernetes.api import Conflict, KubeApi, Missing, ResourceKind
-from healthd.remediation.orchestrators.kubernetes.count import CountedNodes, budget_before, count
 from healthd.remediation.orchestrators.kubernetes.domain_fencer import KubeFencer
-from healthd.remediation.orchestrators.kubernetes.domain_fences import FENCES, WrittenFence, domain_fences, fences_in
-from healthd.remediation.orchestrators.kubernetes.incident_notes import INCIDENTS_LEASE
 from healthd.remediation.orchestrators.kubernetes.lease_notes import LeaseNotes
-from healthd.remediation.orchestrators.kubernetes.listed_leases import read_leases
-from healthd.remediation.orchestrators.kubernetes.listed_nodes import SILENT_AFTER_S, listed_node
-from healthd.remediation.orchestrators.kubernetes.node import KubeNode, node_of, view_of
-from healthd.remediation.orchestrators.kubernetes.uninstall_patches import leaving_patch
+from healthd.remediation.orchestrators.kubernetes.objects.count import CountedNodes, budget_before, count
+from healthd.remediation.orchestrators.kubernetes.objects.domain_fences import (
+    FENCES,
+    WrittenFence,
+    domain_fences,
+    fences_in,
+)
+from healthd.remediation.orchestrators.kubernetes.objects.incident_notes import INCIDENTS_LEASE
+from healthd.remediation.orchestrators.kubernetes.objects.listed_leases import read_leases
+from healthd.remediation.orchestrators.kubernetes.objects.listed_nodes import SILENT_AFTER_S, listed_node
+from healthd.remediation.orchestrators.kubernetes.objects.node import KubeNode, node_of, view_of
+from healthd.remediation.orchestrators.kubernetes.objects.uninstall_patches import leaving_patch
 from healthd.remediation.records.domain_fence import KUBE_TAINT, DomainFence
 from tests.unit.remediation.kubernetes.test_kube_listed_nodes import NOW, kube_node
 

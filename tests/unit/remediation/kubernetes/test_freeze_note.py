@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 from healthd.remediation.decide.freeze import Freeze
-from healthd.remediation.orchestrators.kubernetes.budget import FREEZE, freeze_in, freeze_patch
+from healthd.remediation.orchestrators.kubernetes.objects.budget import FREEZE, freeze_in, freeze_patch
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 UNTIL = NOW + timedelta(hours=2)

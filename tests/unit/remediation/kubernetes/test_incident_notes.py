@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from healthd.core.hostlist import folded
-from healthd.remediation.orchestrators.kubernetes.incident_notes import (
+from healthd.remediation.orchestrators.kubernetes.objects.incident_notes import (
     MOST_HOSTS,
     MOST_TEXT,
     notices_in,

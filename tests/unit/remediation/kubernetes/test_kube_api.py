@@ -12,7 +12,7 @@ from lightkube.codecs import resource_registry
 
 from healthd.core.errors import BackendBusy, BackendDenied, BackendUnknown, ConfigError
 from healthd.remediation.orchestrators.kubernetes.api import Disrupting, Ending, KubeApi, ResourceKind, connect
-from healthd.remediation.orchestrators.kubernetes.node import nodes_in
+from healthd.remediation.orchestrators.kubernetes.objects.node import nodes_in
 from healthd.remediation.orchestrators.kubernetes.transport import Pace
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from healthd.core.errors import BackendRefused, BackendUnknown, SlotTaken
-from healthd.remediation.orchestrators.kubernetes import budget as leases
-from healthd.remediation.orchestrators.kubernetes.budget import (
+from healthd.remediation.orchestrators.kubernetes.objects import budget as leases
+from healthd.remediation.orchestrators.kubernetes.objects.budget import (
     Budget,
     budget_of,
     check_counted,

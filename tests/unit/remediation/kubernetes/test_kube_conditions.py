@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from healthd.core.model import NODE, Component, Diagnosis, Outcome, Remedy, Result, Severity, Status
-from healthd.remediation.orchestrators.kubernetes.conditions import (
+from healthd.remediation.orchestrators.kubernetes.objects.conditions import (
     DEBOUNCE_S,
     FLIP_S,
     NOT_LOOKED,
@@ -25,7 +25,7 @@ from healthd.remediation.orchestrators.kubernetes.conditions import (
     states_of,
     type_of,
 )
-from healthd.remediation.orchestrators.kubernetes.node import node_of
+from healthd.remediation.orchestrators.kubernetes.objects.node import node_of
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 WELL = ConditionState(status="True", reason="Healthy", message="no fault is open")

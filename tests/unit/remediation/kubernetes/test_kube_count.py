@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from healthd.core.model import ClusterTrouble
-from healthd.remediation.orchestrators.kubernetes.budget import COUNTED, LIMIT, NODES, key_of
-from healthd.remediation.orchestrators.kubernetes.count import (
+from healthd.remediation.orchestrators.kubernetes.objects.budget import COUNTED, LIMIT, NODES, key_of
+from healthd.remediation.orchestrators.kubernetes.objects.count import (
     FENCE_HEALS_S,
     UNSHOWN_S,
     CountedNodes,
@@ -24,7 +24,7 @@ from healthd.remediation.orchestrators.kubernetes.count import (
     suspected,
     uncovered,
 )
-from healthd.remediation.orchestrators.kubernetes.node import (
+from healthd.remediation.orchestrators.kubernetes.objects.node import (
     CLAIMED,
     HOLD,
     UNHEALTHY,
@@ -33,7 +33,7 @@ from healthd.remediation.orchestrators.kubernetes.node import (
     node_of,
     nodes_in,
 )
-from healthd.remediation.orchestrators.kubernetes.stray_claims import Stray
+from healthd.remediation.orchestrators.kubernetes.objects.stray_claims import Stray
 
 READY = {"type": "Ready", "status": "True"}
 

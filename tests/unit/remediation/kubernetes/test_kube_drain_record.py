@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from healthd.remediation.orchestrators.kubernetes.drain_record import (
+from healthd.remediation.orchestrators.kubernetes.objects.drain_record import (
     SKEW_S,
     DrainRecord,
     hold_digest,
@@ -15,7 +15,7 @@ from healthd.remediation.orchestrators.kubernetes.drain_record import (
     records_text,
     still_held,
 )
-from healthd.remediation.orchestrators.kubernetes.node import OwnershipAnnotation
+from healthd.remediation.orchestrators.kubernetes.objects.node import OwnershipAnnotation
 
 NOW = datetime(2026, 11, 21, 10, 0, tzinfo=UTC)
 HELD = OwnershipAnnotation(text="healthd: gpu.xid.79 [k3v9]", by="healthd", stamp=1_763_719_200)

@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from healthd.core.model import Action, Component, Decision, Diagnosis, Remedy, Severity
-from healthd.remediation.orchestrators.kubernetes.events import (
+from healthd.remediation.orchestrators.kubernetes.objects.events import (
     ClusterEvent,
     WrittenEvents,
     count_in,

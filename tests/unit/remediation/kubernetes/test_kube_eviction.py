@@ -9,8 +9,8 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from healthd.remediation.orchestrators.kubernetes.drain_record import record_of
-from healthd.remediation.orchestrators.kubernetes.eviction import (
+from healthd.remediation.orchestrators.kubernetes.objects.drain_record import record_of
+from healthd.remediation.orchestrators.kubernetes.objects.eviction import (
     Drain,
     EvictionRule,
     EvictMode,
@@ -27,7 +27,7 @@ from healthd.remediation.orchestrators.kubernetes.eviction import (
     told,
     was_evicted,
 )
-from healthd.remediation.orchestrators.kubernetes.node import UNHEALTHY, OwnershipAnnotation, Taint
+from healthd.remediation.orchestrators.kubernetes.objects.node import UNHEALTHY, OwnershipAnnotation, Taint
 
 SINCE = datetime(2026, 11, 21, 10, 0, tzinfo=UTC)
 HELD = OwnershipAnnotation(text="healthd: gpu.xid.79 gpu:GPU-8e2f [k3v9]", by="healthd", stamp=int(SINCE.timestamp()))

@@ -12,11 +12,11 @@ from healthd.core.errors import BackendRefused, BackendUnknown
 from healthd.core.model import ClusterTrouble, Remedy
 from healthd.remediation.decide.fleet import CLUSTER
 from healthd.remediation.orchestrators.kubernetes.api import KubeApi, Missing, ResourceKind
-from healthd.remediation.orchestrators.kubernetes.budget import COUNTED, LEASE, key_of
 from healthd.remediation.orchestrators.kubernetes.fleet import UNCOVERED_S, KubeFleet
-from healthd.remediation.orchestrators.kubernetes.node_health import health_of, record_of
+from healthd.remediation.orchestrators.kubernetes.objects.budget import COUNTED, LEASE, key_of
+from healthd.remediation.orchestrators.kubernetes.objects.node_health import health_of, record_of
+from healthd.remediation.orchestrators.kubernetes.objects.stray_claims import IDLE_S
 from healthd.remediation.orchestrators.kubernetes.old_records import MARK, MARKS, marks_in
-from healthd.remediation.orchestrators.kubernetes.stray_claims import IDLE_S
 from healthd.remediation.records.handoff import HandoffRecord, PastAct, PastRepair
 from healthd.testing import FakeClock
 from tests.support.work import steps_of

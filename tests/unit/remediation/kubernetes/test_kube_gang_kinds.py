@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from healthd.remediation.orchestrators.kubernetes.eviction import Pod
-from healthd.remediation.orchestrators.kubernetes.gangs import Gang, GangLabels, gang_of
+from healthd.remediation.orchestrators.kubernetes.objects.eviction import Pod
+from healthd.remediation.orchestrators.kubernetes.objects.gangs import Gang, GangLabels, gang_of
 from tests.unit.remediation.kubernetes.test_kube_eviction import pod
 
 MARKS = GangLabels(labels=("example.com/job",), devices=("nvidia.com/*",))

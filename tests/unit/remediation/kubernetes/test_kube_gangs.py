@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from healthd.remediation.orchestrators.kubernetes.eviction import (
+from healthd.remediation.orchestrators.kubernetes.objects.eviction import (
     EvictionRule,
     EvictMode,
     GangMode,
@@ -16,7 +16,7 @@ from healthd.remediation.orchestrators.kubernetes.eviction import (
     PodState,
     planned,
 )
-from healthd.remediation.orchestrators.kubernetes.gangs import GangLabels, gang_of, gangs_to_see, with_gangs
+from healthd.remediation.orchestrators.kubernetes.objects.gangs import GangLabels, gang_of, gangs_to_see, with_gangs
 from tests.unit.remediation.kubernetes.test_kube_eviction import SINCE, drain, pod
 
 NODE = "n1"

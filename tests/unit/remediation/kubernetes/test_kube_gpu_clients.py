@@ -9,7 +9,7 @@ import pytest
 
 from healthd.core.errors import BackendUnknown
 from healthd.remediation.orchestrators.kubernetes.gpu_clients import CLIENTS, PAUSED, KubeGpuClients, resumed_patch
-from healthd.remediation.orchestrators.kubernetes.node import KubeNode, node_of
+from healthd.remediation.orchestrators.kubernetes.objects.node import KubeNode, node_of
 
 PLUGIN, DCGM, DRIVER = (f"nvidia.com/gpu.deploy.{name}" for name in ("device-plugin", "dcgm", "driver"))
 STOPPED = {PLUGIN: PAUSED, DCGM: PAUSED}

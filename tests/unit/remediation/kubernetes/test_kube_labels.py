@@ -9,8 +9,8 @@ import pytest
 from healthd.core.model import Action, Component, Decision, Diagnosis, Mode, Refusal, Remedy, Severity, Step
 from healthd.remediation.decide.remediation import Remediation
 from healthd.remediation.decide.rules import QUARANTINE, REBOOT, kept_out
-from healthd.remediation.orchestrators.kubernetes.conditions import NOT_LOOKED, ConditionState
-from healthd.remediation.orchestrators.kubernetes.labels import (
+from healthd.remediation.orchestrators.kubernetes.objects.conditions import NOT_LOOKED, ConditionState
+from healthd.remediation.orchestrators.kubernetes.objects.labels import (
     CODE,
     GAP_S,
     STATE,
@@ -21,7 +21,7 @@ from healthd.remediation.orchestrators.kubernetes.labels import (
     labels_on,
     with_labels,
 )
-from healthd.remediation.orchestrators.kubernetes.node import node_of
+from healthd.remediation.orchestrators.kubernetes.objects.node import node_of
 from healthd.remediation.records.summary import NodeState
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)

@@ -11,7 +11,7 @@ import pytest
 
 from healthd.fleet.nodes import FleetNode, FleetState, fleet_nodes
 from healthd.remediation.decide.freeze import Freeze
-from healthd.remediation.orchestrators.kubernetes.budget import (
+from healthd.remediation.orchestrators.kubernetes.objects.budget import (
     FIXED_LIMIT,
     FIXED_NODES,
     FREEZE,
@@ -21,11 +21,11 @@ from healthd.remediation.orchestrators.kubernetes.budget import (
     counts,
     freeze_patch,
 )
-from healthd.remediation.orchestrators.kubernetes.conditions import NOT_LOOKED, TYPES, faults_in
-from healthd.remediation.orchestrators.kubernetes.listed_leases import ReadLeases, leases_in, read_leases
-from healthd.remediation.orchestrators.kubernetes.listed_nodes import SILENT_AFTER_S, listed_node, summary_in
-from healthd.remediation.orchestrators.kubernetes.node import KubeNode, node_of, rfc3339
-from healthd.remediation.orchestrators.kubernetes.node_health import HealthStatus, NodeHealth
+from healthd.remediation.orchestrators.kubernetes.objects.conditions import NOT_LOOKED, TYPES, faults_in
+from healthd.remediation.orchestrators.kubernetes.objects.listed_leases import ReadLeases, leases_in, read_leases
+from healthd.remediation.orchestrators.kubernetes.objects.listed_nodes import SILENT_AFTER_S, listed_node, summary_in
+from healthd.remediation.orchestrators.kubernetes.objects.node import KubeNode, node_of, rfc3339
+from healthd.remediation.orchestrators.kubernetes.objects.node_health import HealthStatus, NodeHealth
 from healthd.remediation.ports import Hold, ListedNode, Slot
 from healthd.remediation.records.summary import NodeState, NodeSummary
 

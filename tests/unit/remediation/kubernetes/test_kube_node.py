@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from healthd.core.errors import BackendRefused, BackendUnknown
-from healthd.remediation.orchestrators.kubernetes.node import (
+from healthd.remediation.orchestrators.kubernetes.objects.node import (
     HOLD,
     KubeNode,
     OwnershipAnnotation,
@@ -218,7 +218,8 @@ def test_labels_and_annotations_are_features() -> None:
 
 _AT_ONCE = """
 import sys, threading
-from healthd.remediation.orchestrators.kubernetes import node, old_records, node_health
+from healthd.remediation.orchestrators.kubernetes import old_records
+from healthd.remediation.orchestrators.kubernetes.objects import node, node_health
 sys.setswitchinterval(1e-6)
 together = threading.Barrier(8)
 def read():

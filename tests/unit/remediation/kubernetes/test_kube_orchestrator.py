@@ -10,7 +10,7 @@ import pytest
 
 from healthd.core.errors import BackendUnknown
 from healthd.remediation.orchestrators.kubernetes.api import KubeApi, Missing, ResourceKind
-from healthd.remediation.orchestrators.kubernetes.budget import LEASE, counts, key_of
+from healthd.remediation.orchestrators.kubernetes.objects.budget import LEASE, counts, key_of
 from healthd.remediation.orchestrators.kubernetes.orchestrator import KubernetesOrchestrator
 from healthd.remediation.ports import Slot
 

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from healthd.remediation.orchestrators.kubernetes.eviction import (
+from healthd.remediation.orchestrators.kubernetes.objects.eviction import (
     EvictionRule,
     EvictMode,
     Pod,
@@ -17,7 +17,7 @@ from healthd.remediation.orchestrators.kubernetes.eviction import (
     overdue,
     planned,
 )
-from healthd.remediation.orchestrators.kubernetes.slurm_nodes import SlurmState, is_slurm_node, slurm_state
+from healthd.remediation.orchestrators.kubernetes.objects.slurm_nodes import SlurmState, is_slurm_node, slurm_state
 from tests.unit.remediation.kubernetes.test_kube_eviction import SINCE, drain, pod, rule, state
 
 OWNERS: dict[str, dict[str, Any]] = {

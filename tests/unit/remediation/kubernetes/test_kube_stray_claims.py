@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from healthd.remediation.orchestrators.kubernetes.budget import Budget, key_of
-from healthd.remediation.orchestrators.kubernetes.count import budget_before
-from healthd.remediation.orchestrators.kubernetes.labels import STATE
-from healthd.remediation.orchestrators.kubernetes.node import CLAIMED, HOLD, UNHEALTHY, KubeNode, node_of
-from healthd.remediation.orchestrators.kubernetes.stray_claims import (
+from healthd.remediation.orchestrators.kubernetes.objects.budget import Budget, key_of
+from healthd.remediation.orchestrators.kubernetes.objects.count import budget_before
+from healthd.remediation.orchestrators.kubernetes.objects.labels import STATE
+from healthd.remediation.orchestrators.kubernetes.objects.node import CLAIMED, HOLD, UNHEALTHY, KubeNode, node_of
+from healthd.remediation.orchestrators.kubernetes.objects.stray_claims import (
     IDLE_S,
     RELABELLED_S,
     REMEMBERED_S,

@@ -19,13 +19,13 @@ from hypothesis import strategies as st
 from msgspec.structs import fields
 
 from healthd.config.schema.config import Config
-from healthd.remediation.orchestrators.kubernetes import budget as kube_budget
-from healthd.remediation.orchestrators.kubernetes import conditions as kube_conditions
-from healthd.remediation.orchestrators.kubernetes import labels as kube_labels
-from healthd.remediation.orchestrators.kubernetes import listed_nodes
-from healthd.remediation.orchestrators.kubernetes import node as kube_node
 from healthd.remediation.orchestrators.kubernetes.api import ResourceKind
-from healthd.remediation.orchestrators.kubernetes.node import (
+from healthd.remediation.orchestrators.kubernetes.objects import budget as kube_budget
+from healthd.remediation.orchestrators.kubernetes.objects import conditions as kube_conditions
+from healthd.remediation.orchestrators.kubernetes.objects import labels as kube_labels
+from healthd.remediation.orchestrators.kubernetes.objects import listed_nodes
+from healthd.remediation.orchestrators.kubernetes.objects import node as kube_node
+from healthd.remediation.orchestrators.kubernetes.objects.node import (
     CLAIMED,
     KEEPS,
     OwnershipAnnotation,

@@ -12,9 +12,9 @@ import yaml
 from healthd.core.errors import BackendRefused, BackendUnknown
 from healthd.core.model import Action, Decision, Mode, Refusal, Remedy, Step
 from healthd.remediation.decide.remediation import Remediation
-from healthd.remediation.orchestrators.kubernetes.conditions import LONGEST_RETRY_S, RETRY_S
-from healthd.remediation.orchestrators.kubernetes.labels import GAP_S, SHOWN, Labels
-from healthd.remediation.orchestrators.kubernetes.node_health import (
+from healthd.remediation.orchestrators.kubernetes.objects.conditions import LONGEST_RETRY_S, RETRY_S
+from healthd.remediation.orchestrators.kubernetes.objects.labels import GAP_S, SHOWN, Labels
+from healthd.remediation.orchestrators.kubernetes.objects.node_health import (
     FIELDS,
     RECORD,
     STATUS,

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from healthd.remediation.orchestrators.kubernetes.eviction import (
+from healthd.remediation.orchestrators.kubernetes.objects.eviction import (
     EvictionRule,
     EvictMode,
     GangMode,

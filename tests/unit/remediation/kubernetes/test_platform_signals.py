@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from healthd.core.errors import BackendRefused
 from healthd.core.model import Remedy
-from healthd.remediation.orchestrators.kubernetes.node import HOLD, UNHEALTHY, KubeNode, node_of
-from healthd.remediation.orchestrators.kubernetes.platform_signals import (
+from healthd.remediation.orchestrators.kubernetes.objects.node import HOLD, UNHEALTHY, KubeNode, node_of
+from healthd.remediation.orchestrators.kubernetes.objects.platform_signals import (
     ASKED,
     EKS_CONDITION,
     HYPERPOD_LABEL,

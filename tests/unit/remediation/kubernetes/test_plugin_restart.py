@@ -22,8 +22,8 @@ from healthd.remediation.orchestrators.kubernetes.device_plugin import (
     asking_patch,
     the_plugin,
 )
-from healthd.remediation.orchestrators.kubernetes.eviction import Pod
-from healthd.remediation.orchestrators.kubernetes.node import KubeNode, node_of
+from healthd.remediation.orchestrators.kubernetes.objects.eviction import Pod
+from healthd.remediation.orchestrators.kubernetes.objects.node import KubeNode, node_of
 from healthd.state.store import Store
 from healthd.testing import FakeClock
 from tests.unit.remediation.kubernetes.test_kube_eviction import pod

@@ -8,8 +8,8 @@ import pytest
 from msgspec.structs import replace
 
 from healthd.core.model import ClusterTrouble
-from healthd.remediation.orchestrators.kubernetes.node import KubeNode, node_of
-from healthd.remediation.orchestrators.kubernetes.silent_nodes import (
+from healthd.remediation.orchestrators.kubernetes.objects.node import KubeNode, node_of
+from healthd.remediation.orchestrators.kubernetes.objects.silent_nodes import (
     KEPT_NODES,
     SilenceKind,
     Silences,

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from healthd.remediation.orchestrators.kubernetes.node import (
+from healthd.remediation.orchestrators.kubernetes.objects.node import (
     OwnershipAnnotation,
     fence_patch,
     node_of,
     quarantine_patch,
 )
-from healthd.remediation.orchestrators.kubernetes.uninstall_patches import (
+from healthd.remediation.orchestrators.kubernetes.objects.uninstall_patches import (
     claims_to_drop,
     kept_off_by,
     leaving_patch,

@@ -15,7 +15,7 @@ from healthd.core.errors import BackendBusy, BackendRefused, BackendUnknown, Con
 from healthd.core.model import Remedy
 from healthd.core.node import KernelLogState
 from healthd.remediation.controller.node_status import NodeStatus, merged
-from healthd.remediation.orchestrators.kubernetes.eviction import EvictMode
+from healthd.remediation.orchestrators.kubernetes.objects.eviction import EvictMode
 from healthd.remediation.ports import StateOwner
 from healthd.remediation.provisioners.aws_calls import Platform
 from healthd.remediation.provisioners.from_config import delegates, found_by_controller, open_provisioner

@@ -15,9 +15,9 @@ from healthd.config.schema.provisioner import HyperpodSection, ProvisionerSectio
 from healthd.core.errors import BackendBusy, BackendRefused, BackendUnknown, ConfigError
 from healthd.core.model import Remedy
 from healthd.core.node import KernelLogState
-from healthd.remediation.orchestrators.kubernetes.node import HOLD, UNHEALTHY, KubeNode, node_of
+from healthd.remediation.orchestrators.kubernetes.objects.node import HOLD, UNHEALTHY, KubeNode, node_of
+from healthd.remediation.orchestrators.kubernetes.objects.platform_signals import ASKED, EKS_CONDITION, HYPERPOD_LABEL
 from healthd.remediation.orchestrators.kubernetes.platform_requests import KubePlatformRequests
-from healthd.remediation.orchestrators.kubernetes.platform_signals import ASKED, EKS_CONDITION, HYPERPOD_LABEL
 from healthd.remediation.ports import StateOwner
 from healthd.remediation.provisioners.from_config import channel_of, found_by_controller, open_provisioner
 from healthd.remediation.provisioners.own_node import UNHEARD_S, OwnNodeProvisioner

@@ -16,9 +16,9 @@ from collections.abc import Collection, Iterable, Mapping
 from msgspec import Struct
 
 from healthd.remediation.decide.fleet import CLUSTER
-from healthd.remediation.orchestrators.kubernetes.budget import Budget
-from healthd.remediation.orchestrators.kubernetes.labels import STATE
-from healthd.remediation.orchestrators.kubernetes.node import CLAIMED, HOLD, UNHEALTHY, KubeNode
+from healthd.remediation.orchestrators.kubernetes.objects.budget import Budget
+from healthd.remediation.orchestrators.kubernetes.objects.labels import STATE
+from healthd.remediation.orchestrators.kubernetes.objects.node import CLAIMED, HOLD, UNHEALTHY, KubeNode
 from healthd.remediation.records.summary import NodeState
 
 RELABELLED_S = 60.0

@@ -15,9 +15,15 @@ from collections.abc import Collection, Mapping
 from datetime import datetime
 
 from healthd.remediation.decide.remediation import PREFIX
-from healthd.remediation.orchestrators.kubernetes.conditions import TYPES, WITH_WARNINGS, faults_in, stamp_of, time_of
-from healthd.remediation.orchestrators.kubernetes.labels import SHOWN, STOPPED, labels_on
-from healthd.remediation.orchestrators.kubernetes.node import (
+from healthd.remediation.orchestrators.kubernetes.objects.conditions import (
+    TYPES,
+    WITH_WARNINGS,
+    faults_in,
+    stamp_of,
+    time_of,
+)
+from healthd.remediation.orchestrators.kubernetes.objects.labels import SHOWN, STOPPED, labels_on
+from healthd.remediation.orchestrators.kubernetes.objects.node import (
     CLAIMED,
     Condition,
     KubeNode,
@@ -26,7 +32,7 @@ from healthd.remediation.orchestrators.kubernetes.node import (
     hold_of,
     view_of,
 )
-from healthd.remediation.orchestrators.kubernetes.node_health import HealthStatus, NodeHealth
+from healthd.remediation.orchestrators.kubernetes.objects.node_health import HealthStatus, NodeHealth
 from healthd.remediation.ports import Hold, ListedNode
 from healthd.remediation.records.domain_fence import KUBE_TAINT
 from healthd.remediation.records.summary import NodeState, NodeSummary

@@ -23,7 +23,7 @@ from typing import Any
 from msgspec import Struct
 
 from healthd.core.model import Diagnosis, Outcome, Severity
-from healthd.remediation.orchestrators.kubernetes.node import KubeNode, one_line, rfc3339
+from healthd.remediation.orchestrators.kubernetes.objects.node import KubeNode, one_line, rfc3339
 
 GPU, NETWORK, STORAGE, NODE = "HealthdGPU", "HealthdNetwork", "HealthdStorage", "HealthdNode"
 TYPES = (GPU, NETWORK, STORAGE, NODE)

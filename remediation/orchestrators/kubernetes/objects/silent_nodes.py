@@ -17,8 +17,8 @@ from msgspec import Struct
 from healthd.core.encodable import NOT_JSON
 from healthd.core.model import ClusterTrouble
 from healthd.remediation.decide.rules import by_feature
-from healthd.remediation.orchestrators.kubernetes.conditions import TYPES
-from healthd.remediation.orchestrators.kubernetes.node import (
+from healthd.remediation.orchestrators.kubernetes.objects.conditions import TYPES
+from healthd.remediation.orchestrators.kubernetes.objects.node import (
     CLAIMED,
     UNHEALTHY,
     KubeNode,

@@ -15,8 +15,8 @@ from typing import Any
 from msgspec import Struct
 
 from healthd.core.model import Action, Decision, Diagnosis, Severity
-from healthd.remediation.orchestrators.kubernetes.conditions import reason_of
-from healthd.remediation.orchestrators.kubernetes.node import one_line
+from healthd.remediation.orchestrators.kubernetes.objects.conditions import reason_of
+from healthd.remediation.orchestrators.kubernetes.objects.node import one_line
 
 CONTROLLER = "healthd.io/agent"
 GAPS_S = (60.0, 300.0, 900.0, 3600.0)

@@ -25,8 +25,8 @@ from typing import Any, Protocol
 
 from healthd.core.errors import BackendRefused
 from healthd.core.model import Remedy
-from healthd.remediation.orchestrators.kubernetes.conditions import reason_of, time_of
-from healthd.remediation.orchestrators.kubernetes.node import KubeNode, code_in, hold_of, rfc3339
+from healthd.remediation.orchestrators.kubernetes.objects.conditions import reason_of, time_of
+from healthd.remediation.orchestrators.kubernetes.objects.node import KubeNode, code_in, hold_of, rfc3339
 
 EKS_CONDITION = "AcceleratedHardwareReady"
 HYPERPOD_LABEL, SCHEDULABLE = "sagemaker.amazonaws.com/node-health-status", "Schedulable"

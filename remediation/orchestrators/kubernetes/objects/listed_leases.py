@@ -16,7 +16,7 @@ from msgspec import Struct
 from healthd.core.errors import BackendUnknown
 from healthd.remediation.decide.fleet import CLUSTER
 from healthd.remediation.decide.freeze import Freeze
-from healthd.remediation.orchestrators.kubernetes.budget import (
+from healthd.remediation.orchestrators.kubernetes.objects.budget import (
     FIXED_LIMIT,
     LEASE,
     STATUS,
@@ -26,10 +26,10 @@ from healthd.remediation.orchestrators.kubernetes.budget import (
     check_counted,
     freeze_in,
 )
-from healthd.remediation.orchestrators.kubernetes.conditions import stamp_of, time_of
-from healthd.remediation.orchestrators.kubernetes.count import budget_before
-from healthd.remediation.orchestrators.kubernetes.domain_fences import FENCES, WrittenFence, fences_in
-from healthd.remediation.orchestrators.kubernetes.incident_notes import INCIDENTS_LEASE
+from healthd.remediation.orchestrators.kubernetes.objects.conditions import stamp_of, time_of
+from healthd.remediation.orchestrators.kubernetes.objects.count import budget_before
+from healthd.remediation.orchestrators.kubernetes.objects.domain_fences import FENCES, WrittenFence, fences_in
+from healthd.remediation.orchestrators.kubernetes.objects.incident_notes import INCIDENTS_LEASE
 from healthd.remediation.ports import Slot
 
 _NO_LEASE = (

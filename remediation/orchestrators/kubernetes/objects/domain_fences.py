@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from healthd.core.encodable import NOT_JSON
-from healthd.remediation.orchestrators.kubernetes.node import KubeNode, Taint, with_taints_patch
+from healthd.remediation.orchestrators.kubernetes.objects.node import KubeNode, Taint, with_taints_patch
 from healthd.remediation.ports import ListedNode
 from healthd.remediation.records.domain_fence import KUBE_TAINT, DomainFence
 

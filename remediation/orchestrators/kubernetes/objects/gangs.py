@@ -41,7 +41,7 @@ from datetime import datetime
 from msgspec import Struct
 from msgspec.structs import replace
 
-from healthd.remediation.orchestrators.kubernetes.eviction import (
+from healthd.remediation.orchestrators.kubernetes.objects.eviction import (
     Drain,
     EvictionRule,
     GangMode,

@@ -23,9 +23,9 @@ from msgspec.structs import fields
 from healthd.core.errors import BackendRefused, BackendUnknown
 from healthd.core.model import Action, Decision, Refusal, Step
 from healthd.remediation.decide.remediation import Remediation
-from healthd.remediation.orchestrators.kubernetes.conditions import LONGEST_RETRY_S, RETRY_S
-from healthd.remediation.orchestrators.kubernetes.labels import GAP_S, Labels
-from healthd.remediation.orchestrators.kubernetes.node import rfc3339
+from healthd.remediation.orchestrators.kubernetes.objects.conditions import LONGEST_RETRY_S, RETRY_S
+from healthd.remediation.orchestrators.kubernetes.objects.labels import GAP_S, Labels
+from healthd.remediation.orchestrators.kubernetes.objects.node import rfc3339
 from healthd.remediation.records.handoff import HandoffRecord, PastRepair, is_ahead, parse
 from healthd.remediation.records.summary import NodeState
 

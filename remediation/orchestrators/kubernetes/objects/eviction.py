@@ -22,9 +22,9 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Struct, field
 
-from healthd.remediation.orchestrators.kubernetes.drain_record import DrainRecord
-from healthd.remediation.orchestrators.kubernetes.node import Taint
-from healthd.remediation.orchestrators.kubernetes.slurm_nodes import (
+from healthd.remediation.orchestrators.kubernetes.objects.drain_record import DrainRecord
+from healthd.remediation.orchestrators.kubernetes.objects.node import Taint
+from healthd.remediation.orchestrators.kubernetes.objects.slurm_nodes import (
     REASON_AGAINST,
     SlurmState,
     is_slurm_node,

@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from healthd.core.model import ClusterTrouble
 from healthd.remediation.decide.fleet import CLUSTER, out_limit
-from healthd.remediation.orchestrators.kubernetes.budget import (
+from healthd.remediation.orchestrators.kubernetes.objects.budget import (
     CLAIM,
     COUNTED,
     FIXED_LIMIT,
@@ -24,9 +24,9 @@ from healthd.remediation.orchestrators.kubernetes.budget import (
     budget_of,
     lease_name,
 )
-from healthd.remediation.orchestrators.kubernetes.node import CLAIMED, HOLD, UNHEALTHY, KubeNode, away_by
-from healthd.remediation.orchestrators.kubernetes.node_health import AHEAD
-from healthd.remediation.orchestrators.kubernetes.stray_claims import RELABELLED_S, Stray, is_tainted
+from healthd.remediation.orchestrators.kubernetes.objects.node import CLAIMED, HOLD, UNHEALTHY, KubeNode, away_by
+from healthd.remediation.orchestrators.kubernetes.objects.node_health import AHEAD
+from healthd.remediation.orchestrators.kubernetes.objects.stray_claims import RELABELLED_S, Stray, is_tainted
 from healthd.remediation.ports import FleetSnapshot, HeldNode, NodeRecord
 
 UNSHOWN_S = 900.0

@@ -18,7 +18,7 @@ from typing import Annotated
 import msgspec
 
 from healthd.core.encodable import NOT_JSON
-from healthd.remediation.orchestrators.kubernetes.node import OwnershipAnnotation, Stamp
+from healthd.remediation.orchestrators.kubernetes.objects.node import OwnershipAnnotation, Stamp
 
 RECORDS = "healthd.io/drains"
 """The annotation."""

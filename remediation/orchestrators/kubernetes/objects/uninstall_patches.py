@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from healthd.remediation.orchestrators.kubernetes.conditions import TYPES
-from healthd.remediation.orchestrators.kubernetes.labels import CODE, STATE
-from healthd.remediation.orchestrators.kubernetes.node import (
+from healthd.remediation.orchestrators.kubernetes.objects.conditions import TYPES
+from healthd.remediation.orchestrators.kubernetes.objects.labels import CODE, STATE
+from healthd.remediation.orchestrators.kubernetes.objects.node import (
     CLAIMED,
     UNHEALTHY,
     UNVERIFIED,
@@ -21,7 +21,7 @@ from healthd.remediation.orchestrators.kubernetes.node import (
     release_patch,
     without_taints,
 )
-from healthd.remediation.orchestrators.kubernetes.platform_signals import EKS_CONDITION, SIGNAL
+from healthd.remediation.orchestrators.kubernetes.objects.platform_signals import EKS_CONDITION, SIGNAL
 from healthd.remediation.records.domain_fence import KUBE_TAINT
 
 TAINTS = (UNHEALTHY, CLAIMED, UNVERIFIED, KUBE_TAINT)

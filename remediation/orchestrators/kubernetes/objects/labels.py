@@ -26,8 +26,8 @@ from msgspec import Struct
 from healthd.core.model import Action, Decision, Diagnosis, Severity
 from healthd.remediation.decide.node_summary import acting_state
 from healthd.remediation.decide.remediation import Remediation
-from healthd.remediation.orchestrators.kubernetes.conditions import ConditionState
-from healthd.remediation.orchestrators.kubernetes.node import KubeNode, label_value, rfc3339
+from healthd.remediation.orchestrators.kubernetes.objects.conditions import ConditionState
+from healthd.remediation.orchestrators.kubernetes.objects.node import KubeNode, label_value, rfc3339
 from healthd.remediation.records.summary import NodeState
 
 STATE, CODE = "healthd.io/state", "healthd.io/code"
