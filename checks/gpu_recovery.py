@@ -8,7 +8,7 @@ from healthd.checklib.gpus import MIG, GpuValues, ask_gpus, not_reported, withhe
 from healthd.checklib.nvml_codes import NvmlReturn
 from healthd.checklib.xids import xid_cases, xid_table
 from healthd.core.check import FindingCode, check, judged
-from healthd.core.model import REMEDY_RANK, ClearsBy, Finding, Remedy, Result, Severity
+from healthd.core.model import REMEDY_RANK, SEVERITY_RANK, ClearsBy, Finding, Remedy, Result, Severity
 from healthd.core.node import Node
 
 _FIELD, _ACTION = 230, "field:230"  # NVML_FI_DEV_GET_GPU_RECOVERY_ACTION
@@ -16,9 +16,14 @@ _ANY_CALL = "nvmlDeviceGetPersistenceMode"  # for drivers without the field: sho
 
 
 def _code(slug: str, severity: Severity, remedy: Remedy, meaning: str) -> FindingCode:
-    """An XID explains a recovery action only if its remedy is as far-reaching; one with less hides nothing."""
+    """An XID explains a recovery action only if it is as severe and its remedy as far-reaching; one with less hides
+    nothing."""
     rank = max(REMEDY_RANK[remedy], REMEDY_RANK[Remedy.RESET_GPU])
-    causes = tuple(f"gpu.xid.{row.xid}" for row in xid_table().values() if REMEDY_RANK[row.remedy] >= rank)
+    causes = tuple(
+        f"gpu.xid.{row.xid}"
+        for row in xid_table().values()
+        if REMEDY_RANK[row.remedy] >= rank and SEVERITY_RANK[row.severity] >= SEVERITY_RANK[severity]
+    )
     return FindingCode(code=slug, severity=severity, remedy=remedy, meaning=meaning, symptom_of=causes)
 
 

@@ -7,11 +7,12 @@ import pytest
 from healthd.checklib.gpus import MIG
 from healthd.checklib.nvml_codes import NvmlReturn
 from healthd.checklib.xids import xid_row
-from healthd.checks.gpu_recovery import ACTIONS, gpu_recovery
+from healthd.checks.gpu_recovery import ACTIONS, LOST, MUST_RESET, gpu_recovery
 from healthd.core.check import NoSettings
 from healthd.core.errors import SourceUnreadable
-from healthd.core.model import REMEDY_RANK, Remedy, Result, Severity, Status
+from healthd.core.model import REMEDY_RANK, SEVERITY_RANK, Remedy, Result, Severity, Status, Verdict, gpu_component
 from healthd.core.node import GpuAnswer, NvmlFailure
+from healthd.judge.diagnose import diagnose, judge
 from healthd.testing import (
     INVALID_ARGUMENT,
     NOT_SUPPORTED,
@@ -27,6 +28,7 @@ from healthd.testing import (
     pci_tree,
     refusal,
 )
+from tests.support.judgement import fault, history
 from tests.support.over_time import open_codes
 
 ACTION = "field:230"
@@ -152,11 +154,26 @@ def test_reset_required(gpu: GpuAnswer) -> None:
     assert (finding.code, finding.remedy) == ("gpu.reset_required", Remedy.RESET_GPU)
 
 
-def test_no_cause_hides_a_stronger_remedy() -> None:
-    """Every XID that explains an action away calls for at least as much itself."""
-    for action in ACTIONS.values():
+def test_no_cause_hides_something_worse() -> None:
+    """Every XID that explains an action away is as severe and calls for at least as much itself."""
+    for action in (LOST, MUST_RESET, *ACTIONS.values()):
         for cause in action.symptom_of:
-            assert REMEDY_RANK[xid_row(int(cause.rpartition(".")[2])).remedy] >= REMEDY_RANK[action.remedy]
+            row = xid_row(int(cause.rpartition(".")[2]))
+            assert REMEDY_RANK[row.remedy] >= REMEDY_RANK[action.remedy], cause
+            assert SEVERITY_RANK[row.severity] >= SEVERITY_RANK[action.severity], cause
+
+
+@pytest.mark.parametrize(
+    ("xid", "gpu"), [(63, failed_gpu(0, RESET_REQUIRED, named=True)), (168, failed_gpu(0, named=True))]
+)
+def test_a_warning_from_before_lets_no_job_on_a_gpu_that_is_unusable(xid: int, gpu: GpuAnswer) -> None:
+    """A row remap that waits for a reset is a warning; a GPU that refuses all work afterwards is critical."""
+    row = xid_row(xid)
+    before = fault(f"gpu.xid.{xid}", gpu_component(uuid=gpu.uuid), severity=row.severity, remedy=row.remedy)
+    (refused,) = run(gpu).findings
+    now = fault(refused.code, refused.component, remedy=refused.remedy, symptom_of=refused.symptom_of)
+    assert judge(diagnose(history(before)), ()) is Verdict.WARNING
+    assert judge(diagnose(history(before, now)), ()) is Verdict.CRITICAL
 
 
 def test_the_bus_drop_explains_the_lost_gpu() -> None:
