@@ -8,8 +8,9 @@ this fault's part too, and no longer reports it. A fault from the *log* ends by 
 nothing else: age never clears it. *News* (``clears_by`` NOTHING) was never a state; it is listed for a day.
 
 An *acknowledged* fault stays open: the operator knows of it, and the node stays in service all the same. The
-acknowledgement ends with the fault, where it gets worse, or at its own time. After the wall clock was set every time is
-moved with it, so that ages stay right, and evidence that comes after a fault is later than the fault.
+acknowledgement ends with the fault, where it or what it explains gets worse, or at its own time. After the wall clock
+was set every time is moved with it, so that ages stay right, and evidence that comes after a fault is later than the
+fault.
 """
 
 from __future__ import annotations
@@ -373,8 +374,17 @@ def _open_all(history: History, findings: Iterable[Finding], outcome: Outcome) -
     faults = dict(history.faults)
     for finding in findings:
         fault = _fault(history, finding, outcome)
-        faults[fault.key] = _opened(fault, faults.get(fault.key))
+        known = faults.get(fault.key)
+        faults[fault.key] = _opened(fault, known)
+        if known is not None and fault.symptom_of and _is_worse(fault, known):
+            faults.update(_not_acknowledged_any_more(faults, fault.symptom_of))
     return replace(history, faults=faults)
+
+
+def _not_acknowledged_any_more(faults: Mapping[FaultKey, Fault], causes: Collection[str]) -> dict[FaultKey, Fault]:
+    """The acknowledged faults of these codes, which the operator acknowledged for less than they now explain."""
+    covered = ((key, fault) for key, fault in faults.items() if fault.acknowledged and fault.code in causes)
+    return {key: replace(fault, acknowledged=False, acknowledged_until=None) for key, fault in covered}
 
 
 def _fault(history: History, finding: Finding, outcome: Outcome) -> Fault:
@@ -403,15 +413,19 @@ def _opened(fault: Fault, known: Fault | None) -> Fault:
         return fault
     if known.clears_by is not None or fault.clears_by is not None:
         return _merge(known, fault)
-    worse = (
+    is_covered = known.acknowledged and not _is_worse(fault, known)
+    fault = replace(fault, first=min(known.first, fault.first), boot_id=known.boot_id)
+    if is_covered:
+        fault = replace(fault, acknowledged=True, acknowledged_until=known.acknowledged_until)
+    return fault
+
+
+def _is_worse(fault: Fault, known: Fault) -> bool:
+    return (
         REMEDY_RANK[fault.remedy] > REMEDY_RANK[known.remedy]
         or SEVERITY_RANK[fault.severity] > SEVERITY_RANK[known.severity]
         or _lost_more(fault, known)
     )
-    fault = replace(fault, first=min(known.first, fault.first), boot_id=known.boot_id)
-    if known.acknowledged and not worse:
-        fault = replace(fault, acknowledged=True, acknowledged_until=known.acknowledged_until)
-    return fault
 
 
 def _lost_more(fault: Fault, known: Fault) -> bool:

@@ -495,6 +495,19 @@ def test_an_acknowledgement_covers_no_further_loss(before: object, now: object, 
     assert (fault.acknowledged, fault.acknowledged_until) == ((True, at(500)) if stands else (False, None))
 
 
+def test_an_acknowledged_cause_covers_no_further_loss_behind_it() -> None:
+    """A GPU that fell off the bus was acknowledged. A second one that is gone without an XID of its own is news, though
+    the count is a symptom of the first."""
+    xid = finding("gpu.xid.79", clears_by=ClearsBy.REBOOT)
+    lost = finding("gpu.count.off_bus", NODE, symptom_of=("gpu.xid.79",), evidence={"found": 7})
+    start = fold(History(), [looked(xid), looked(lost, check="gpu.count")])
+    start = acknowledge(start, start.faults)
+    for found, stands in ((7, True), (6, False)):
+        seen = looked(replace(lost, evidence={"found": found}), check="gpu.count", seconds=60)
+        faults = fold(start, [seen]).faults.values()
+        assert [each.acknowledged for each in faults] == [stands, stands], found
+
+
 def test_a_learned_count_that_falls_further_ends_its_acknowledgement() -> None:
     """Where no number is set, the highest count is what must be there. A bandwidth is noisy: less of it is no news."""
     code = FindingCode(code="efa.lost", severity=Severity.CRITICAL, remedy=Remedy.REBOOT_NODE, meaning="EFA is lost")

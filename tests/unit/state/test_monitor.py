@@ -319,6 +319,19 @@ def test_an_acknowledgement_that_a_further_loss_ends_is_in_the_trail(store: Stor
     assert trail(store)[-1] == "no longer acknowledged: gpu.sick on gpu:GPU-0, worse than it was: 6 of 8 GPUs"
 
 
+def test_a_further_loss_behind_an_acknowledged_cause_is_decided_about(store: Store) -> None:
+    """The XID that explains seven GPUs of eight was acknowledged: six keep the node out, and the trail says why."""
+    xid = finding("gpu.xid.79", clears_by=ClearsBy.REBOOT)
+    lost = finding("gpu.count.off_bus", NODE, symptom_of=("gpu.xid.79",), message="7 of 8", evidence={"found": 7})
+    monitor = Monitor(CHECKS, store)
+    monitor.absorb(looked(xid, lost))
+    monitor.acknowledge(by=at(9), now=at(9), why="known")
+    assert monitor.still_open() == ""
+    monitor.absorb(looked(xid, replace(lost, message="6 of 8", evidence={"found": 6}), seconds=20))
+    assert monitor.still_open() == "gpu.xid.79 on gpu:GPU-0 is still open"
+    assert "no longer acknowledged: gpu.count.off_bus on node, worse than it was: 6 of 8" in trail(store)
+
+
 def test_a_word_with_an_end_outlives_a_restart_and_ends(store: Store) -> None:
     """It holds in the next daemon, ends at its time whether or not a check looks, and both are in the trail."""
     monitor = Monitor(CHECKS, store)
