@@ -11,6 +11,7 @@ import json
 import os
 import socket
 from argparse import Namespace
+from collections import ChainMap
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -111,31 +112,21 @@ def job_data(
 ) -> dict[str, Any]:
     """All that is known, as ``--json`` prints it. The verdict is that of the job's last end. ``ends``: in the fleet's
     ledger, the first first."""
-    said = job.said if job is not None else ()
-    last, end = own[-1] if own else None, ends[-1] if ends else None
-    verdict = Blame(end.verdict) if end is not None else verdict_of(said)
-    if last is not None and verdict is not Blame.NODE:  # this node may know more than the sentence for all of them
-        verdict = Blame(last["verdict"]) if verdict is None or last["verdict"] == Blame.NODE else verdict
-    state = job.state if job is not None else ""
-    if job is not None and job.preempted and job.has_finished:
-        state = "PREEMPTED"  # 22.05 calls one FAILED that ended in its grace
-    if verdict is None and state in _NO_FAULT:
-        verdict = Blame.NONE
-    goes_on = job is not None and not job.has_finished
-    release = release_words(job.acts_by or job.id, job.reason) if job is not None and job.held else ""
-    requeued = any(each.endswith("; requeued") for each in (*said[-1:], *((end.sentence,) if end is not None else ())))
+    end = ends[-1] if ends else None
+    verdict = _verdict(job, own, end)
+    known: ChainMap[str, Any] = ChainMap(_known_by_slurm(job), dict(own[-1]) if own else {}, _known_by_ledger(end))
     return {
         "schema": SCHEMA,
         "job": name,
-        "user": (job.user if job is not None else "") or (last["user"] if last else end.user if end else ""),
+        "user": known.get("user", ""),
         "state": job.state if job is not None else "",
         "reason": job.reason if job is not None else "",
-        "held": job.held if job is not None else False,
-        "nodes": (job.nodes if job is not None else "") or (last["nodes"] if last else end.nodes if end else ""),
-        "restarts": job.restarts if job is not None else last["restarts"] if last else end.run if end else 0,
-        "ending": last["ending"] if last else end.ending if end else "",
+        "held": job is not None and job.held,
+        "nodes": known.get("nodes", ""),
+        "restarts": known.get("restarts", 0),
+        "ending": known.get("ending", ""),
         "verdict": (verdict or Blame.UNKNOWN).value,
-        "said": list(said),
+        "said": list(job.said) if job is not None else [],
         "by_node": [
             {
                 "node": each.name,
@@ -160,11 +151,51 @@ def job_data(
             }
             for each in ends
         ],
-        "advice": advice(verdict, requeued=requeued, release=release, state=state, goes_on=goes_on)
+        "advice": _advice(job, verdict, end)
         if job is not None or own or ends
         else f"read the job's own output; where slurmdbd runs, `sacct -j {name}` has how it ended",
         "problem": problem,
     }
+
+
+def _known_by_slurm(job: SlurmJob | None) -> dict[str, Any]:
+    """A job that it has forgotten in part has empty fields."""
+    if job is None:
+        return {}
+    fields = {"user": job.user, "nodes": job.nodes}
+    return {name: value for name, value in fields.items() if value} | {"restarts": job.restarts}
+
+
+def _known_by_ledger(end: LedgerJob | None) -> dict[str, Any]:
+    if end is None:
+        return {}
+    return {"user": end.user, "nodes": end.nodes, "restarts": end.run, "ending": end.ending}
+
+
+def _verdict(job: SlurmJob | None, own: Sequence[Mapping[str, Any]], end: LedgerJob | None) -> Blame | None:
+    verdict = Blame(end.verdict) if end is not None else verdict_of(job.said if job is not None else ())
+    here = Blame(own[-1]["verdict"]) if own else None
+    if verdict is None or here is Blame.NODE:  # this node may know more than the sentence for all of them
+        verdict = here or verdict
+    return Blame.NONE if verdict is None and _state(job) in _NO_FAULT else verdict
+
+
+def _state(job: SlurmJob | None) -> str:
+    """How Slurm calls it; 22.05 calls a preempted one FAILED that ended in its grace."""
+    if job is None:
+        return ""
+    return "PREEMPTED" if job.preempted and job.has_finished else job.state
+
+
+def _advice(job: SlurmJob | None, verdict: Blame | None, end: LedgerJob | None) -> str:
+    sentences = (*(job.said[-1:] if job is not None else ()), *((end.sentence,) if end is not None else ()))
+    return advice(
+        verdict,
+        requeued=any(each.endswith("; requeued") for each in sentences),
+        release=release_words(job.acts_by or job.id, job.reason) if job is not None and job.held else "",
+        state=_state(job),
+        goes_on=job is not None and not job.has_finished,
+    )
 
 
 def job_text(data: Mapping[str, Any], names: DeviceNames) -> str:

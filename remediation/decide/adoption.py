@@ -97,61 +97,71 @@ def found_remediation(
         return None
     shown = parse(record) or HandoffRecord()
     named = _named(view, shown)
-    given = shown if shown.remediation_id and shown.machine and shown.is_of_replacement else None
-    if named is None and given is not None and (view.hold is None or view.hold.text in platform_texts):
-        follows = _follows(given, without_drain(REPLACE), mode, now)
+    if named is None:
+        return _of_slot(view, shown, platform_texts, mode, now)
+    return _of_drain(view, shown, named, mode=mode, boot_id=boot_id, now=now)
+
+
+def _of_slot(
+    view: NodeView, shown: HandoffRecord, platform_texts: Collection[str], mode: Mode, now: datetime
+) -> Remediation:
+    """By the slot and the record: no drain of ours is there, or the platform's text is in its place."""
+    is_undrained = view.hold is None or view.hold.text in platform_texts
+    if is_undrained and _follows_another(shown):
+        follows = _follows(shown, without_drain(REPLACE), mode, now)
         return _by_command(replace(follows, code=shown.code), shown.code)
-    if named is None and view.hold is None and shown.code == QUARANTINE_CODE:
-        remediation = _remediation(
-            _NO_ID, mode, now, why="the slot of a command was left", steps=without_drain(QUARANTINE)
-        )
-        return _by_command(remediation, shown.code)
-    if (
-        named is None
-        and shown.remediation_id
-        and (shown.machine or shown.remedy is Remedy.REBOOT_NODE)
-        and (view.hold is None or view.hold.text in platform_texts)
-    ):
+    if view.hold is None and shown.code == QUARANTINE_CODE:
+        why, steps = "the slot of a command was left", without_drain(QUARANTINE)
+        return _by_command(_remediation(_NO_ID, mode, now, why=why, steps=steps), shown.code)
+    if is_undrained and shown.remediation_id and (shown.machine or shown.remedy is Remedy.REBOOT_NODE):
         # Rebooted and not seen since: the platform may have put another machine in its place for that. A
         # reboot is also asked for where the platform did not say which machine it is.
-        remediation = _remediation(
-            shown.remediation_id,
-            mode,
-            now,
-            why=f"a repair of {shown.machine or 'a machine'}, under this name, was left unfinished",
-            steps=without_drain(QUARANTINE),
-        )
+        why = f"a repair of {shown.machine or 'a machine'}, under this name, was left unfinished"
+        remediation = _remediation(shown.remediation_id, mode, now, why=why, steps=without_drain(QUARANTINE))
         return _by_command(replace(remediation, index=remediation.steps.index(Step.VERIFY)), shown.code)
-    if named is None:
-        return _remediation(_NO_ID, mode, now, why="only a slot was left", steps=QUARANTINE, end=End.ABANDONED)
+    return _remediation(_NO_ID, mode, now, why="only a slot was left", steps=QUARANTINE, end=End.ABANDONED)
+
+
+def _of_drain(
+    view: NodeView,
+    shown: HandoffRecord,
+    named: tuple[str, str, str],
+    *,
+    mode: Mode,
+    boot_id: str,
+    now: datetime,
+) -> Remediation:
+    """By our drain, with what the record adds to it."""
     code, component, remediation_id = named
-    if given is not None and given.remediation_id == remediation_id:
-        remediation = _follows(given, REPLACE, mode, now)
+    is_recorded = shown.remediation_id == remediation_id
+    if is_recorded and _follows_another(shown):
+        remediation = _follows(shown, REPLACE, mode, now)
     else:
         why = "our drain was found, and no remediation of it in the store"
         remediation = _remediation(remediation_id, mode, now, why=why, steps=QUARANTINE)
         # A reboot that was asked for in this remediation explains why the node is DOWN behind our drain; else nothing
         # does.
-        is_rebooted = shown.remediation_id == remediation_id and shown.remedy is Remedy.REBOOT_NODE
-        drained_in = "" if is_rebooted else boot_id
+        drained_in = "" if is_recorded and shown.remedy is Remedy.REBOOT_NODE else boot_id
         remediation = replace(remediation, index=QUARANTINE.index(Step.VERIFY), drain_boot_id=drained_in)
-    text = view.hold.text if view.hold else ""
-    if shown.remediation_id == remediation_id and shown.code not in (
-        "",
-        code,
-        *ORDERED,
-    ):  # the remediation had turned to another fault
+    if is_recorded and shown.code not in ("", code, *ORDERED):  # the remediation had turned to another fault
         code, component = shown.code, ""
-    remediation = replace(
-        remediation, code=code, component=component, hold=view.hold, text=text, controller=view.controller
-    )
     is_automatic = view.hold is not None and view.hold.automatic
     remediation = replace(
         remediation,
+        code=code,
+        component=component,
+        hold=view.hold,
+        text=view.hold.text if view.hold else "",
+        controller=view.controller,
         adopted=is_automatic and not shown.remediation_id,
         overwritten_boot_id=remediation.drain_boot_id if is_automatic else "",
     )
     return _by_command(remediation, code)
+
+
+def _follows_another(shown: HandoffRecord) -> bool:
+    """Whether the record says that this machine took the place of another."""
+    return bool(shown.remediation_id and shown.machine and shown.is_of_replacement)
 
 
 def _named(view: NodeView, shown: HandoffRecord) -> tuple[str, str, str] | None:
