@@ -83,10 +83,11 @@ find_package() {
 install_packages() {
     case $1 in
     *.deb)
-        # Another installation may be under way while a node starts: wait for its lock.
-        DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=300 install -y --no-install-recommends "$@" ||
-            { apt-get -o DPkg::Lock::Timeout=300 update &&
-                DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=300 install -y --no-install-recommends "$@"; }
+        # Another installation may be under way while a node starts: wait for its lock. And a roll-out that is taken back
+        # installs the version before, which dnf does unasked.
+        set -- -o DPkg::Lock::Timeout=300 install -y --no-install-recommends --allow-downgrades "$@"
+        DEBIAN_FRONTEND=noninteractive apt-get "$@" ||
+            { apt-get -o DPkg::Lock::Timeout=300 update && DEBIAN_FRONTEND=noninteractive apt-get "$@"; }
         ;;
     # The second time without the repositories, which a node without a way out cannot read, and of which nothing is needed.
     *.rpm) dnf install -y "$@" || dnf install -y --disablerepo='*' "$@" ;;

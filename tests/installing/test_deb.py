@@ -262,8 +262,13 @@ def upgraded(machine: Machine) -> None:
     assert main_pid(machine) not in (pid, "0")
     assert machine.out("cat", CONFIG) == config
     assert "gpu.xid.79" in machine.must("healthd", "status")
-    machine.must("systemctl", "disable", "--now", "healthd")  # what an administrator has stopped stays so
-    machine.must("apt-get", "install", "-y", "-qq", "--allow-downgrades", "/root/healthd_1.deb")
+    back, on = ("apt-get", "install", "-y", "-qq", "--allow-downgrades", "/root/healthd_1.deb"), "/root/healthd_2.deb"
+    machine.must("systemctl", "disable", "healthd")  # what an administrator has started runs on, enabled or not
+    machine.must(*back)
+    assert machine.out("systemctl", "is-active", "healthd") == "active"
+    machine.must("systemctl", "stop", "healthd")  # and what one has stopped stays so
+    machine.must("apt-get", "install", "-y", "-qq", on)
+    machine.must(*back)
     assert machine.out("systemctl", "is-active", "healthd") == "inactive"
     assert machine.out("systemctl", "is-enabled", "healthd") == "disabled"
     machine.must("systemctl", "enable", "--now", "healthd")

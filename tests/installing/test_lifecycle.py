@@ -186,6 +186,15 @@ def test_the_rpm_needs_no_repository(node: Node) -> None:
     assert len(node.called("dnf")) == 2
 
 
+def test_a_roll_out_is_taken_back_by_the_version_before(node: Node) -> None:
+    """apt-get installs no older version unless it is asked to, also after an update of its lists. dnf does."""
+    (node.bin / "apt-get").write_text(PROGRAM.replace("exit 0", 'case " $* " in *" update "*) exit 0 ;; esac\nexit 1'))
+    assert node.run("--required", "s3://b/healthd.deb").returncode == 1
+    first, update, second = node.called("apt-get")
+    assert (first, "--allow-downgrades" in first.split()) == (second, True)
+    assert update.endswith(" update")
+
+
 def test_a_presigned_address_is_read(node: Node) -> None:
     """The signature behind the name of a package is no part of its name."""
     compute(node)
