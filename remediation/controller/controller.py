@@ -7,10 +7,12 @@ nothing out, releases nothing, and holds no budget slot: that is left to the nod
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection
 from datetime import datetime, timedelta
+from typing import Any
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from healthd.core.errors import BackendError
@@ -60,8 +62,33 @@ _PACED = frozenset({Refusal.MANAGED, Refusal.RATE, Refusal.UNREADABLE})
 """The platform of a request that waits for one of these is not asked in every sync."""
 
 
+class _NodeMemory(Struct):
+    """The memory of a node that has a handoff record; seconds are those of ``monotonic_s``."""
+
+    seen: tuple[datetime | None, datetime, float] | None = None
+    """When its record was first seen, by the time of the request: on both clocks."""
+    silent_s: float | None = None
+    """Since when it has not come back from its reboot."""
+    written_s: float | None = None
+    """When its record was last written."""
+    acts: tuple[str, Provisioner] | None = None
+    """The request that is acted on, and by what."""
+
+
+class _RequestMemory(Struct):
+    """The memory of a request; seconds are those of ``monotonic_s``."""
+
+    status: NodeStatus | None = None
+    asked: bool = False
+    """Whether the platform has answered this process."""
+    undecided_s: float | None = None
+    """Since when it is not known whether the platform was asked."""
+    unread_s: float | None = None
+    """Since when the platform could not be read."""
+
+
 class Controller:
-    """The controller of one cluster. ``round`` is called every few seconds; calls never overlap.
+    """The controller of one cluster. ``sync`` is called every few seconds; calls never overlap.
 
     ``node`` gives what reads and records one node, ``booted`` when slurmctld last heard of its boot, ``provisioner``
     who acts on it, by its name and the instance id that was asked for. ``silent_s``: see ``[controller]``.
@@ -97,23 +124,17 @@ class Controller:
         self._rules, self._silent_s = rules, silent_s
         self._timeouts, self._monotonic_s, self._clock = replace(timeouts, max_attempts=1), monotonic_s, clock
         self._platform_texts = platform_texts
-        self._acting: dict[str, tuple[str, Provisioner]] = {}
-        self._silent: dict[str, float] = {}
-        self._asked: set[str] = set()
-        self._undecided: dict[str, float] = {}
-        self._unread: dict[str, float] = {}
+        self._nodes: defaultdict[str, _NodeMemory] = defaultdict(_NodeMemory)
+        self._requests: defaultdict[str, _RequestMemory] = defaultdict(_RequestMemory)
         self._watch = ClockWatch(clock(), monotonic_s())
-        self._seen: dict[str, tuple[datetime | None, datetime, float]] = {}
-        self._written_s: dict[str, float] = {}
-        self._last: dict[str, NodeStatus] = {}
         self._cut_after = ""
         self.stats = stats or RepairStats()
         self._journal = RequestJournal(kept, clock=clock, stats=self.stats)
         self._known = self._journal.known
         self.snapshot: FleetSnapshot | None = None
-        """The nodes as the last round read them."""
+        """The nodes as the last sync read them."""
         self.slots: tuple[Slot, ...] = ()
-        """The slots as the last round read them."""
+        """The slots as the last sync read them."""
 
     def sync(self, now: datetime) -> tuple[NodeStatus, ...]:
         """Look at every node that wants something, and go on with each as far as it goes now.
@@ -125,40 +146,50 @@ class Controller:
             self._moved(by, now)
         snapshot, slots = self._fleet.fleet(), self._fleet.slots()
         self.snapshot, self.slots = snapshot, slots
+        _keep(self._nodes, {record.node for record in snapshot.records})
         holders = frozenset(slot.node for slot in slots)
-        named = {record.node for record in snapshot.records}
-        self._seen = {name: seen for name, seen in self._seen.items() if name in named}
-        self._acting = {name: acting for name, acting in self._acting.items() if name in named}
-        self._written_s = {name: at_s for name, at_s in self._written_s.items() if name in named}
         wants = [
             found for record in snapshot.records if (found := self._found(record, snapshot, holders, now)) is not None
         ]
-        names, ids = {found.want.node for found in wants}, {found.want.id for found in wants}
-        self._silent = {name: since_s for name, since_s in self._silent.items() if name in names}
-        self._asked &= ids
-        self._unread = {each: since_s for each, since_s in self._unread.items() if each in ids}
-        self._recent.keep(ids)
-        sent = {found.want.id for found in wants if self._may_be_sent(found.want.id)}
-        self._undecided = {each: self._undecided.get(each, self._monotonic_s()) for each in sent}
-        self.stats.keep(names)
-        self._last = {each: status for each, status in self._last.items() if each in ids}
+        self._remember(wants)
         began_s, cut_after, self._cut_after = self._monotonic_s(), self._cut_after, ""
         for found in sorted(wants, key=lambda each: (each.want.node <= cut_after, each.want.node)):
+            memory = self._requests[found.want.id]
             if self._monotonic_s() - began_s > self._sync_s:
-                self._last.setdefault(found.want.id, _status_of(found, "the next sync looks at it", RepairState.WAITS))
+                memory.status = memory.status or _status_of(found, "the next sync goes on with it", RepairState.WAITS)
                 continue
             self._cut_after = found.want.node
-            try:
-                status = self._go_on(found, snapshot, now)
-            except BackendError as error:
-                state, page = self.stats.before(found.want.node, found.want.id)
-                message = f"nothing was done: {error}"
-                status = _status_of(found, message, state, page=page, refusal=Refusal.UNREADABLE)
-            if status.refusal is not Refusal.UNREADABLE:
-                self._unread.pop(found.want.id, None)
-            self.stats.count(found.want.id, status)
-            self._last[found.want.id] = status
-        return tuple(self._last[each.want.id] for each in sorted(wants, key=lambda each: each.want.node))
+            memory.status = self._status(found, snapshot, now)
+            if memory.status.refusal is not Refusal.UNREADABLE:
+                memory.unread_s = None
+            self.stats.count(found.want.id, memory.status)
+        shown = (self._requests[each.want.id].status for each in sorted(wants, key=lambda each: each.want.node))
+        return tuple(status for status in shown if status is not None)
+
+    def _remember(self, wants: Collection[FoundRequest]) -> None:
+        """Forget what is wanted no more, and note which acts are undecided, since when."""
+        names, ids = {found.want.node for found in wants}, {found.want.id for found in wants}
+        self._recent.keep(ids)
+        self.stats.keep(names)
+        _keep(self._requests, ids)
+        for name in self._nodes.keys() - names:
+            self._nodes[name].silent_s = None
+        for each in ids:
+            memory = self._requests[each]
+            if not self._may_be_sent(each):
+                memory.undecided_s = None
+            elif memory.undecided_s is None:
+                memory.undecided_s = self._monotonic_s()
+
+    def _status(self, found: FoundRequest, snapshot: FleetSnapshot, now: datetime) -> NodeStatus:
+        try:
+            return self._go_on(found, snapshot, now)
+        except BackendError as error:
+            return self._not_done(found, error)
+
+    def _not_done(self, found: FoundRequest, error: BackendError) -> NodeStatus:
+        state, page = self.stats.before(found.want.node, found.want.id)
+        return _status_of(found, f"nothing was done: {error}", state, page=page, refusal=Refusal.UNREADABLE)
 
     def gone(self, node: str, why: str) -> None:
         """The node is no more, and its place and record with it: what was being done to it has come to its end."""
@@ -209,9 +240,9 @@ class Controller:
     def _by_its_age(self, node: str, record: HandoffRecord, now: datetime) -> datetime:
         """The time to judge the age of a record by: the wall clock's when it was first seen, and from then on only what
         has really gone by. A clock that is set makes no request too old, and no reboot overdue."""
-        known = self._seen.get(node)
+        known = self._nodes[node].seen
         if known is None or known[0] != record.asked:
-            known = self._seen[node] = (record.asked, now, self._monotonic_s())
+            known = self._nodes[node].seen = (record.asked, now, self._monotonic_s())
         _, seen, seen_s = known
         return seen + timedelta(seconds=self._monotonic_s() - seen_s)
 
@@ -249,10 +280,11 @@ class Controller:
         want, remediation = found.want, result.remediation
         if remediation.end is not None or remediation.step is not _STEP[want.remedy]:
             return False
-        if want.id in self._asked or found.record.withdrawn is not None:
+        memory = self._requests[want.id]
+        if memory.asked or found.record.withdrawn is not None:
             return False
         after_s = self._provisioner_of(found).repeats_after_s(want.remedy)
-        since_s = self._undecided.get(want.id, self._monotonic_s())
+        since_s = self._monotonic_s() if memory.undecided_s is None else memory.undecided_s
         return after_s is not None and self._monotonic_s() - since_s >= after_s
 
     def _again(self, found: FoundRequest, act: RequestedAct, result: StepResult, now: datetime) -> StepResult:
@@ -279,14 +311,14 @@ class Controller:
         want = found.want
         view = self._node(want.node).view()
         if hands_off := self._rules().hands_off(view):
-            self._silent.pop(want.node, None)
+            self._nodes[want.node].silent_s = None
             message = f"opted out: {hands_off}; nothing is touched, nor its handoff record"
             return _status_of(found, message, RepairState.LEFT_ALONE, refusal=Refusal.OPTED_OUT)
         if view.powered_down:
             return self._powered_down(found)
         why = self._refusal(found, view, now)
         if want.unanswered and (why or not is_silent(view)):
-            self._silent.pop(want.node, None)
+            self._nodes[want.node].silent_s = None
             message = f"its reboot should be over: left to its own daemon, {why.reason if why else 'it is not DOWN'}"
             return _status_of(found, message, RepairState.LEFT_ALONE, refusal=why.kind if why else None)
         if why and why.kind is Refusal.LATE:  # a no would be an answer of the platform's: the node asks again by itself
@@ -309,11 +341,11 @@ class Controller:
     def _unreadable(self, found: FoundRequest, error: BackendError) -> NodeStatus:
         """A platform that could not be read. One call without an answer is no news: the node hears of it when its page
         for a request that no controller takes is due, and this controller pages as for any back end."""
-        want, now_s = found.want, self._monotonic_s()
-        lasts_s = now_s - self._unread.setdefault(want.id, now_s)
-        if lasts_s < (STUCK_AFTER_S if want.unanswered else UNTAKEN_S):
-            state, page = self.stats.before(want.node, want.id)
-            return _status_of(found, f"nothing was done: {error}", state, page=page, refusal=Refusal.UNREADABLE)
+        memory, now_s = self._requests[found.want.id], self._monotonic_s()
+        memory.unread_s = now_s if memory.unread_s is None else memory.unread_s
+        lasts_s = now_s - memory.unread_s
+        if lasts_s < (STUCK_AFTER_S if found.want.unanswered else UNTAKEN_S):
+            return self._not_done(found, error)
         why = Refused(kind=Refusal.UNREADABLE, reason=str(error))
         return self._waits(found, why, page=lasts_s >= STUCK_AFTER_S)
 
@@ -329,7 +361,7 @@ class Controller:
 
     def _powered_down(self, found: FoundRequest) -> NodeStatus:
         """Nothing is there to act on. Its drain and slots are released (``absent``), and its daemon asks again."""
-        self._silent.pop(found.want.node, None)
+        self._nodes[found.want.node].silent_s = None
         why = Refused(kind=Refusal.MANAGED, reason="power saving has taken its machine away")
         if found.want.unanswered:
             return _status_of(found, why.reason, RepairState.LEFT_ALONE, refusal=why.kind)
@@ -352,8 +384,9 @@ class Controller:
         if why := needs_person(found.record, self._booted(node)):
             message = f"{why}: an operator has to look"
             return _status_of(found, message, RepairState.SILENT, page=True, refusal=Refusal.PERSON)
-        since_s = self._silent.setdefault(node, self._monotonic_s())
-        if self._monotonic_s() - since_s >= self._silent_s:
+        memory = self._nodes[node]
+        memory.silent_s = self._monotonic_s() if memory.silent_s is None else memory.silent_s
+        if self._monotonic_s() - memory.silent_s >= self._silent_s:
             return None
         silent = f"its machine is replaced if it stays silent for {self._silent_s:g} s"
         return _status_of(found, f"it did not come back from its reboot; {silent}", RepairState.SILENT)
@@ -381,7 +414,7 @@ class Controller:
         believed."""
         want, remediation = found.want, replace(result.remediation, note=result.message)
         if result.asked:
-            self._asked.add(want.id)
+            self._requests[want.id].asked = True
         if remediation.end is None and remediation.step is not _STEP[want.remedy]:
             remediation = replace(remediation, end=End.DONE)
         elif remediation.end is None and remediation.phase is Phase.PLANNED:
@@ -471,10 +504,10 @@ class Controller:
                 replaced=there.replaced if begun is not None else found.record.replaced,
             ).text
         )
-        self._written_s[want.node] = self._monotonic_s()
+        self._nodes[want.node].written_s = self._monotonic_s()
 
     def _answered_lately(self, node: str) -> bool:
-        written_s = self._written_s.get(node)
+        written_s = self._nodes[node].written_s
         return written_s is not None and self._monotonic_s() - written_s < _REPEATED_S
 
     def _put_back(self, found: FoundRequest) -> None:
@@ -525,12 +558,10 @@ class Controller:
 
     def _provisioner_of(self, found: FoundRequest) -> Provisioner:
         """The same one for as long as a remediation lasts: it remembers what it asked for."""
-        want = found.want
-        known = self._acting.get(want.node)
-        if known is None or known[0] != want.id:
-            known = (want.id, self._provisioner(want.node, found.record.machine))
-            self._acting[want.node] = known
-        return known[1]
+        want, memory = found.want, self._nodes[found.want.node]
+        if memory.acts is None or memory.acts[0] != want.id:
+            memory.acts = (want.id, self._provisioner(want.node, found.record.machine))
+        return memory.acts[1]
 
     def _timeout_s(self, remedy: Remedy) -> float:
         timeouts = self._timeouts
@@ -561,6 +592,12 @@ class Controller:
         return replacements(snapshot.records, window, now) | Counter(
             remediation.id.partition("/")[0] for remediation in acts
         )
+
+
+def _keep(memory: dict[str, Any], names: Collection[str]) -> None:
+    """Forget all but these."""
+    for name in memory.keys() - names:
+        del memory[name]
 
 
 def _asked_for(record: HandoffRecord) -> Remedy | None:
