@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from msgspec import Struct
 
-from healthd.checklib.tables import filled, keyed_rows
+from healthd.checklib.tables import as_row, keyed_rows
 
 _PARTITION_SHIFT, _TWO_BITS, _NOT_ASSIGNED = 12, 0x3, 2
 """NVML_GPU_FABRIC_HEALTH_MASK_…_PARTITION_ASSIGNED (nvml.h): 1 true, 2 false, 0 not reported."""
@@ -24,14 +24,7 @@ class MaskPart(Struct, frozen=True, kw_only=True):
 
 
 def _mask_part(cells: Mapping[str, str]) -> MaskPart:
-    return MaskPart(
-        part=filled(cells, "part"),
-        shift=int(cells["shift"]),
-        bits=int(cells["bits"]),
-        faults=frozenset(map(int, cells["faults"].split())),
-        meaning=filled(cells, "meaning"),
-        source=filled(cells, "source"),
-    )
+    return as_row(cells, MaskPart, faults=frozenset(map(int, cells["faults"].split())))
 
 
 MASK = keyed_rows("fabric_health.csv", _mask_part, lambda row: row.part)

@@ -20,7 +20,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from msgspec import Struct
 
-from healthd.checklib.tables import filled, keyed_rows
+from healthd.checklib.tables import as_row, filled, keyed_rows
 from healthd.core.check import CodeForm, FindingCode, judged
 from healthd.core.model import NODE, Clearance, ClearsBy, Component, Finding, Remedy, Result, Severity
 from healthd.core.node import RECORD_LEAD, KernelRecord
@@ -179,21 +179,12 @@ def must_agree(rows: Iterable[LineRow]) -> None:
 
 
 def _line_row(cells: Mapping[str, str]) -> LineRow:
-    return LineRow(
-        check=filled(cells, "check"),
-        code=filled(cells, "code"),
+    return as_row(
+        cells,
+        LineRow,
         ends={"ends": True, "": False}[cells["ends"]],
         expression=filled(cells, "pattern"),
-        needle=filled(cells, "needle"),
-        component=filled(cells, "component"),
-        severity=Severity(cells["severity"]),
-        remedy=Remedy(cells["remedy"]),
-        clears_by=ClearsBy(cells["clears_by"]),
         symptom_of=tuple(cells["symptom_of"].split()),
-        meaning=filled(cells, "meaning"),
-        example=filled(cells, "example"),
-        reason=filled(cells, "reason"),
-        source=filled(cells, "source"),
     )
 
 

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
-from healthd.checklib.tables import filled, instance_profile, keyed_rows
+from healthd.checklib.tables import as_row, instance_profile, keyed_rows
 from healthd.core.check import FindingCode, Learned, judged, ok
 from healthd.core.errors import SourceError, SourceTimeout
 from healthd.core.model import NODE, Finding, Reading, Remedy, Result, Severity
@@ -259,15 +259,8 @@ def _own(asked: Demand, measured: AllReduce) -> Iterator[Reading]:
 
 
 def _limit(cells: Mapping[str, str]) -> NcclLimit:
-    row = NcclLimit(
-        type=filled(cells, "type"),
-        test={"nvlink": "nvlink", "loopback": "loopback"}[cells["test"]],
-        size_bytes=int(cells["size_bytes"]),
-        min_busbw_gb_s=float(cells["min_busbw_gb_s"]),
-        measured_gb_s=float(cells["measured_gb_s"]),
-        source=filled(cells, "source"),
-        date=date.fromisoformat(cells["date"]),
-    )
+    test = {"nvlink": "nvlink", "loopback": "loopback"}[cells["test"]]
+    row = as_row(cells, NcclLimit, test=test, date=date.fromisoformat(cells["date"]))
     if not 0 < row.min_busbw_gb_s < row.measured_gb_s:
         raise ValueError(f"a limit of {row.min_busbw_gb_s} is not below the measured {row.measured_gb_s}")
     return row

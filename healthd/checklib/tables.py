@@ -10,7 +10,7 @@ import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from types import MappingProxyType
-from typing import TypeVar
+from typing import TypeVar, get_type_hints
 
 from msgspec import Struct
 
@@ -79,6 +79,18 @@ def keyed_rows(
             raise ValueError(f"{name}, line {line}: {key(row)} appears twice")
         table[key(row)] = row
     return MappingProxyType(table)
+
+
+def as_row(cells: Mapping[str, str], kind: Callable[..., R], **more: object) -> R:
+    """A row as a struct whose fields are its columns: each cell is read by the type of its field, and none is empty.
+    ``more``: the fields that the row says in another way. Raises ValueError."""
+    read = {name: hint(filled(cells, name)) for name, hint in _fields(kind).items() if name not in more}
+    return kind(**read, **more)
+
+
+@cache
+def _fields(kind: Callable[..., object]) -> Mapping[str, Callable[[str], object]]:
+    return get_type_hints(kind)
 
 
 def filled(cells: Mapping[str, str], column: str) -> str:

@@ -8,11 +8,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
-from functools import cache
+from functools import cache, partial
 
 from msgspec import Struct
 
-from healthd.checklib.tables import filled, keyed_rows
+from healthd.checklib.tables import as_row, keyed_rows
 from healthd.core.errors import SourceError, SourceMissing, SourceUnreadable
 from healthd.core.node import Node
 
@@ -55,12 +55,7 @@ class Stack(Struct, frozen=True, kw_only=True):
 @cache
 def places() -> tuple[VersionSource, ...]:
     """``stack.csv`` in its order. Raises ValueError naming the line that cannot be read."""
-    columns = ("part", "kind", "where", "pattern", "source")
-    table = keyed_rows(
-        "stack.csv",
-        lambda cells: VersionSource(**{column: filled(cells, column) for column in columns}),
-        lambda place: (place.part, place.where),
-    )
+    table = keyed_rows("stack.csv", partial(as_row, kind=VersionSource), lambda place: (place.part, place.where))
     return tuple(table.values())
 
 
@@ -73,12 +68,7 @@ def parts() -> tuple[str, ...]:
 @cache
 def all_minimums() -> tuple[Minimum, ...]:
     """``minimum_versions.csv``. Raises ValueError naming the line that cannot be read."""
-    columns = ("family", "part", "minimum", "source")
-    table = keyed_rows(
-        "minimum_versions.csv",
-        lambda cells: Minimum(**{column: filled(cells, column) for column in columns}),
-        lambda row: (row.family, row.part),
-    )
+    table = keyed_rows("minimum_versions.csv", partial(as_row, kind=Minimum), lambda row: (row.family, row.part))
     return tuple(table.values())
 
 

@@ -13,13 +13,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from types import MappingProxyType
 
 from msgspec import Struct
 
 from healthd.checklib.loglines import NAME_BYTES, after_lead, split_line
-from healthd.checklib.tables import filled, keyed_rows
+from healthd.checklib.tables import as_row, filled, keyed_rows
 from healthd.core.model import REMEDY_RANK, ClearsBy, Remedy, Severity, pci_address
 
 NVLINK5_XIDS = range(144, 151)
@@ -373,7 +373,7 @@ def xid_table() -> Mapping[int, XidRow]:
 @cache
 def xid_cases() -> Mapping[tuple[int, str], XidCase]:
     """``xid_cases.csv`` by XID number and case. Raises ValueError naming the line that cannot be read."""
-    return keyed_rows("xid_cases.csv", _xid_case, lambda row: (row.xid, row.case))
+    return keyed_rows("xid_cases.csv", partial(as_row, kind=XidCase), lambda row: (row.xid, row.case))
 
 
 def xid_row(xid: int) -> XidRow:
@@ -453,32 +453,14 @@ def sxid_rows(sxid: int) -> tuple[SxidRow, ...]:
 
 
 def _xid_row(cells: Mapping[str, str]) -> XidRow:
-    return XidRow(
-        xid=int(cells["xid"]),
+    ends, _, contained_by = cells["ends_process"].partition(":")
+    return as_row(
+        cells,
+        XidRow,
         mnemonic=cells["mnemonic"],
-        meaning=filled(cells, "meaning"),
-        category=filled(cells, "category"),
-        severity=Severity(cells["severity"]),
-        remedy=Remedy(cells["remedy"]),
-        clears_by=ClearsBy(cells["clears_by"]),
         pauses_nvml={"yes": True, "no": False}[cells["pauses_nvml"]],
-        reason=filled(cells, "reason"),
-        source=filled(cells, "source"),
-        ends_process={"yes": True, "unless": True, "no": False}[cells["ends_process"].partition(":")[0]],
-        contained_by=int(cells["ends_process"].partition(":")[2] or 0),
-    )
-
-
-def _xid_case(cells: Mapping[str, str]) -> XidCase:
-    return XidCase(
-        xid=int(cells["xid"]),
-        case=filled(cells, "case"),
-        meaning=filled(cells, "meaning"),
-        severity=Severity(cells["severity"]),
-        remedy=Remedy(cells["remedy"]),
-        clears_by=ClearsBy(cells["clears_by"]),
-        reason=filled(cells, "reason"),
-        source=filled(cells, "source"),
+        ends_process={"yes": True, "unless": True, "no": False}[ends],
+        contained_by=int(contained_by or 0),
     )
 
 
@@ -494,15 +476,11 @@ def _nvlink5_rule(cells: Mapping[str, str]) -> NvLink5Rule:
         nonfatal=severity.startswith("Non-fatal"),
         immediate=filled(cells, "nvidia_immediate"),
         investigate=filled(cells, "nvidia_investigate"),
-        verdict=XidCase(
-            xid=xid,
+        verdict=as_row(
+            cells,
+            XidCase,
             case=f"{unit}/{subcode}/{status:#x}",
             meaning=f"NVLink5 {unit}, sub-code {subcode}, status {status:#x}: {severity}, {filled(cells, 'origin')}",
-            severity=Severity(cells["severity"]),
-            remedy=Remedy(cells["remedy"]),
-            clears_by=ClearsBy(cells["clears_by"]),
-            reason=filled(cells, "reason"),
-            source=filled(cells, "source"),
         ),
     )
 
@@ -516,15 +494,10 @@ def _bits(pattern: str) -> tuple[int, int]:
 
 
 def _sxid_row(cells: Mapping[str, str]) -> SxidRow:
-    return SxidRow(
-        sxid=int(cells["sxid"]),
+    return as_row(
+        cells,
+        SxidRow,
         drivers={"": "", "<550": "<550", ">=550": ">=550"}[cells["drivers"]],
-        meaning=filled(cells, "meaning"),
-        severity=Severity(cells["severity"]),
-        remedy=Remedy(cells["remedy"]),
-        clears_by=ClearsBy(cells["clears_by"]),
         nonfatal_remedy=Remedy(cells["nonfatal_remedy"]) if cells["nonfatal_remedy"] else None,
         ends=int(cells["ends"]) if cells["ends"] else None,
-        reason=filled(cells, "reason"),
-        source=filled(cells, "source"),
     )

@@ -13,7 +13,7 @@ from functools import cache
 
 from msgspec import Struct
 
-from healthd.checklib.tables import filled, keyed_rows
+from healthd.checklib.tables import as_row, keyed_rows
 from healthd.checklib.xids import xid_number, xid_row
 from healthd.core.model import Severity
 
@@ -74,11 +74,4 @@ def blame_table() -> BlameTable:
 
 
 def _row(cells: Mapping[str, str]) -> BlameRow:
-    return BlameRow(
-        code=filled(cells, "code"),
-        category=cells["category"],
-        critical=SpeaksFor(cells["critical"]),
-        otherwise=SpeaksFor(cells["otherwise"]),
-        reason=filled(cells, "reason"),
-        source=filled(cells, "source"),
-    )
+    return as_row(cells, BlameRow, category=cells["category"])

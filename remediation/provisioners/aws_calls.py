@@ -15,7 +15,7 @@ from functools import cache
 
 from msgspec import Struct
 
-from healthd.checklib.tables import filled, keyed_rows
+from healthd.checklib.tables import as_row, keyed_rows
 
 
 class Caller(StrEnum):
@@ -95,10 +95,9 @@ def find_call(service: str, operation: str) -> AwsCall | None:
 
 def _call(cells: Mapping[str, str]) -> AwsCall:
     does, answer = cells["does"], cells["answer"]
-    return AwsCall(
-        service=filled(cells, "service"),
-        operation=filled(cells, "operation"),
-        why=filled(cells, "why"),
+    return as_row(
+        cells,
+        AwsCall,
         scope=IamScope[cells["limited_to"].upper()],
         uses=frozenset(use for pair in cells["used_by"].split() for use in _uses(pair)),
         acts={"asks": False, "acts": True, "acts, dry run": True, "acts, sends a file": True}[does],

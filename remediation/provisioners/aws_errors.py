@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import StrEnum
-from functools import cache
+from functools import cache, partial
 
 from msgspec import Struct
 
-from healthd.checklib.tables import filled, keyed_rows
+from healthd.checklib.tables import as_row, keyed_rows
 
 
 class CallTrouble(StrEnum):
@@ -39,7 +39,7 @@ class AwsError(Struct, frozen=True, kw_only=True):
 @cache
 def errors() -> Mapping[str, AwsError]:
     """``aws_errors.csv`` by code. Raises ValueError naming the line that cannot be read."""
-    return keyed_rows("aws_errors.csv", _error, lambda error: error.code, "healthd.remediation")
+    return keyed_rows("aws_errors.csv", partial(as_row, kind=AwsError), lambda error: error.code, "healthd.remediation")
 
 
 def trouble_of(code: str, status: int) -> CallTrouble:
@@ -51,7 +51,3 @@ def trouble_of(code: str, status: int) -> CallTrouble:
     if status in (401, 403):
         return CallTrouble.DENIED
     return CallTrouble.REFUSED if 400 <= status < 500 else CallTrouble.UNKNOWN
-
-
-def _error(cells: Mapping[str, str]) -> AwsError:
-    return AwsError(code=filled(cells, "code"), trouble=CallTrouble(cells["trouble"]), why=filled(cells, "why"))

@@ -8,6 +8,7 @@ import pytest
 
 from healthd.checklib import tables
 from healthd.checklib.tables import instance_profile, instance_types
+from healthd.checklib.versions import Minimum
 from healthd.checklib.xids import UNKNOWN_XID, XidCase, XidRow, xid_cases, xid_number, xid_row, xid_table
 from healthd.core.model import REMEDY_RANK, ClearsBy, Remedy, Severity
 
@@ -179,5 +180,7 @@ def test_empty_cell_and_unknown_column_are_refused() -> None:
     """A row without a source, and a profile with a column that does not exist, are refused."""
     with pytest.raises(ValueError, match="source is empty"):
         tables.filled({"source": ""}, "source")
+    with pytest.raises(ValueError, match="source is empty"):
+        tables.as_row({"family": "p5.", "part": "driver", "minimum": "570", "source": ""}, Minimum)
     with pytest.raises(ValueError, match=r"instance_types\.toml, x\.large: .*gpu_count"):
         tables.profile_of("x.large", {"efa_max": 0, "gpu_count": 8})
