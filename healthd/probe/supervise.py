@@ -300,6 +300,8 @@ class Probe:
                 raise SourceUnreadable(f"{self._name} probe: cannot start a worker: {error}") from error
             self._started_at = self._clock()
             self._starts += 1
+            if self._closing or self._ended:  # since it was allowed to start: close() did not see it
+                self._child.interrupt()
         return self._child
 
     def _refuse_to_start(self) -> None:

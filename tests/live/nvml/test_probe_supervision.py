@@ -455,6 +455,25 @@ def test_closing_under_a_question_is_no_crash(make: Callable[..., Probe]) -> Non
     assert ask(probe, "echo") == {}
 
 
+def test_a_worker_that_starts_while_its_probe_is_closed_ends(odd_family: str, workers: Callable[[], list[int]]) -> None:
+    """The question may have passed every refusal before the close, and its worker begin after it."""
+    closing: list[threading.Thread] = []
+
+    def clock() -> float:
+        """Close the probe once the question is under way, at its last look at the clock before a worker starts."""
+        if probe._questions and not closing:
+            closing.append(threading.Thread(target=probe.close))
+            closing[0].start()
+            time.sleep(0.2)  # it finds no worker, and waits for the question
+        return time.monotonic()
+
+    probe = Probe("odd", module=odd_family, arguments=("slow_start", "3"), start_grace_s=60, clock=clock)
+    with pytest.raises(SourceBusy, match="ended the worker on purpose"):
+        ask(probe, "echo", deadline_s=2)
+    closing[0].join(limit_s(3))
+    assert workers() == []
+
+
 def test_a_slow_start_is_left_to_finish_within_its_grace(make: Callable[..., Probe]) -> None:
     """A worker that is not ready at the deadline is not killed while its grace lasts, and answers once it is."""
     probe = make("slow_start", "0.6", start_grace_s=30)
