@@ -45,6 +45,10 @@ class SilenceKind(Struct, frozen=True, kw_only=True):
     beat: str = ""
 
 
+_Seconds = Mapping[ClusterTrouble, tuple[SilenceKind, float]]
+_ALTERNATE = frozenset({ClusterTrouble.AGENT_SILENT, ClusterTrouble.NODE_DOWN})
+
+
 class Watched(Struct, frozen=True, kw_only=True):
     """The nodes whose silence pages. ``all_nodes``: every node that is counted has an agent; else those that healthd
     wrote on, and ``named``, those with a claim or a handoff record. ``acted_on``: nodes with a repair in progress.
@@ -101,6 +105,10 @@ def silence_message(node: str, quiet: SilenceKind, timeout_s: float) -> str:
 class Silences:
     """For how long each node has been silent, as one controller saw it. No clock and no I/O.
 
+    A node that goes Ready and not Ready again and again without a heartbeat of its agent is silent all the while: the
+    time in each of the two states adds up, and a page for the agent lasts while the node is not Ready. A new heartbeat
+    ends both.
+
     ``timeout_s``: the silence after which it pages. ``gap_s``: the time between two readings counts up to so many
     seconds; while the API server did not answer the controller, it answered no agent. ``paging``: the pages of the
     previous leader, which last until their cause is over.
@@ -108,7 +116,7 @@ class Silences:
 
     def __init__(self, *, timeout_s: float, gap_s: float, paging: Mapping[str, SilenceKind]) -> None:
         self._timeout_s, self._gap_s = timeout_s, gap_s
-        self._known = {name: (quiet, timeout_s) for name, quiet in paging.items()}
+        self._known: dict[str, _Seconds] = {name: {quiet.trouble: (quiet, timeout_s)} for name, quiet in paging.items()}
         self._polled_s: float | None = None
 
     def silent(self, quiet: Mapping[str, SilenceKind], now_s: float) -> dict[str, SilenceKind]:
@@ -116,12 +124,22 @@ class Silences:
         step_s = 0.0 if self._polled_s is None else now_s - self._polled_s
         counted_s = min(step_s, self._gap_s)
         self._polled_s = now_s
-        self._known = {name: (each, self._so_far_s(name, each, counted_s)) for name, each in quiet.items()}
-        return {name: each for name, (each, for_s) in self._known.items() if for_s >= self._timeout_s}
+        self._known = {name: _counted(self._known.get(name, {}), each, counted_s) for name, each in quiet.items()}
+        return {name: each for name, each in quiet.items() if _for_s(self._known[name], each) >= self._timeout_s}
 
-    def _so_far_s(self, name: str, quiet: SilenceKind, counted_s: float) -> float:
-        known, for_s = self._known.get(name, (quiet, -counted_s))
-        return for_s + counted_s if known == quiet else 0.0
+
+def _for_s(known: _Seconds, quiet: SilenceKind) -> float:
+    of_agent = known.get(ClusterTrouble.AGENT_SILENT, (quiet, 0.0))[1]
+    return max(known[quiet.trouble][1], of_agent if quiet.trouble is ClusterTrouble.NODE_DOWN else 0.0)
+
+
+def _counted(known: _Seconds, quiet: SilenceKind, counted_s: float) -> _Seconds:
+    """The seconds in each state, after so many more in this one."""
+    before, for_s = known.get(quiet.trouble, (quiet, -counted_s))
+    if before != quiet:  # a heartbeat
+        return {quiet.trouble: (quiet, 0.0)}
+    others = {trouble: known[trouble] for trouble in _ALTERNATE & known.keys()} if quiet.trouble in _ALTERNATE else {}
+    return {**others, quiet.trouble: (quiet, for_s + counted_s)}
 
 
 _READS_SILENT = msgspec.json.Decoder(dict[str, SilenceKind])  # made by one thread, see ``node``

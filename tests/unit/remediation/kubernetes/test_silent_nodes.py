@@ -116,6 +116,37 @@ def test_it_pages_after_the_timeout_and_until_a_sign_of_life() -> None:
     assert silences.silent({}, 1630.0) == {}
 
 
+def test_a_dead_agent_pages_however_often_its_node_goes_ready_and_not_ready() -> None:
+    """The seconds of both states add up until a heartbeat; a node whose agent writes in between does not page."""
+    silences, alive = Silences(timeout_s=600.0, gap_s=60.0, paging={}), Silences(timeout_s=600.0, gap_s=60.0, paging={})
+    paged = []
+    for number in range(40):
+        is_ready = number % 4 < 2
+        beats = replace(SILENT, beat=f"2026-11-23T05:{number // 4:02}:00Z")
+        paged.append(silences.silent({"n1": SILENT if is_ready else DOWN}, 60.0 * number))
+        assert alive.silent({"n1": beats if is_ready else DOWN}, 60.0 * number) == {}
+    began = next(number for number, each in enumerate(paged) if each)
+    assert paged[began:] == [{"n1": SILENT if number % 4 < 2 else DOWN} for number in range(began, 40)]
+    assert 10 <= began < 24
+
+
+def test_a_page_for_a_node_that_was_not_ready_ends_where_it_is_ready_again() -> None:
+    """Its agent has its own time to write."""
+    silences = Silences(timeout_s=600.0, gap_s=60.0, paging={"n1": DOWN})
+    assert silences.silent({"n1": DOWN}, 0.0) == {"n1": DOWN}
+    assert silences.silent({"n1": SILENT}, 60.0) == silences.silent({"n1": SILENT}, 120.0) == {}
+
+
+def test_a_cluster_without_policies_begins_again_once_they_were_there() -> None:
+    """Such a state is no silence of a node: what it was before says nothing of now."""
+    silences = Silences(timeout_s=600.0, gap_s=600.0, paging={})
+    uncovered = SilenceKind(trouble=ClusterTrouble.UNCOVERED)
+    assert silences.silent({"n1": uncovered}, 0.0) == {}
+    assert silences.silent({"n1": DOWN}, 300.0) == {}
+    assert silences.silent({"n1": uncovered}, 600.0) == {}
+    assert silences.silent({"n1": uncovered}, 1200.0) == {"n1": uncovered}
+
+
 def test_what_was_not_seen_does_not_count() -> None:
     """While the API server answered nobody, no agent could write."""
     silences = Silences(timeout_s=600.0, gap_s=60.0, paging={})
