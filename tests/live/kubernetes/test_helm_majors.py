@@ -217,6 +217,19 @@ def test_a_release_lives_through_everything_and_keeps_its_claims(cluster: Cluste
 
 
 @HELMS
+def test_the_controller_gets_a_volume_and_gives_it_back(cluster: Cluster) -> None:
+    """`controller.stateClaim` set in a release that runs, as the page on the fleet's memory asks, and taken away again:
+    one pod ends before the next begins while there is a volume."""
+    path = f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments/healthd-controller"
+    kinds = []
+    for more in ({}, {"stateClaim": "ledger", "replicas": 1}, {}):
+        values = {**COUNTING, "controller": {"enabled": True, **more}}
+        cluster.run("upgrade", "--install", "healthd", str(CHART), **values)
+        kinds.append(cluster.plane.admin.get(path).must()["spec"]["strategy"]["type"])
+    assert kinds == ["RollingUpdate", "Recreate", "RollingUpdate"]
+
+
+@HELMS
 def test_it_is_tested_and_taken_out_by_helm(cluster: Cluster, tmp_path: Path) -> None:
     """`helm test` has an agent's token find every policy in force. `helm uninstall` leaves no node kept out: a drain, a
     fence, their claims, the conditions. What a person set stays, and no right of the hook's outlives it."""
