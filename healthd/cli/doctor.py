@@ -14,7 +14,7 @@ from healthd.cli.watch import watched
 from healthd.config.load import load
 from healthd.config.schema.config import Config
 from healthd.core.errors import ConfigError, SourceError, SourceTimeout
-from healthd.setup.doctor import DoctorResult, DoctorStatus, as_json, as_text, exit_code
+from healthd.setup.doctor import DoctorResult, as_json, as_text, exit_code
 from healthd.setup.forked_calls import answer_apart, ask_apart
 from healthd.setup.kubernetes_probes import cluster_probes
 from healthd.setup.machine_probes import machine_probes
@@ -39,9 +39,7 @@ def _answer(options: Namespace) -> Reply:
         config, first = _configuration(options)
     except ConfigError as error:
         fix = "`healthd config validate` marks the mistakes; `healthd init --print` prints a valid one"
-        lines = [
-            DoctorResult(about="configuration", status=DoctorStatus.MISSING, why="; ".join(error.problems), fix=fix)
-        ]
+        lines = [DoctorResult.missing("configuration", "; ".join(error.problems), fix)]
     else:
         socket = options.socket or os.environ.get("HEALTHD_SOCKET") or config.daemon.socket
         here = {} if options.cluster else machine_probes(config, socket)
@@ -57,7 +55,7 @@ def _lines(name: str, answer: list[DoctorResult] | SourceError) -> Iterable[Doct
     if not isinstance(answer, SourceError):
         return answer
     fix = _HANGS if isinstance(answer, SourceTimeout) else _UNREADABLE
-    return [DoctorResult(about=name, status=DoctorStatus.NOT_REPORTED, why=str(answer), fix=fix)]
+    return [DoctorResult.not_reported(name, str(answer), fix)]
 
 
 def _configuration(options: Namespace) -> tuple[Config, list[DoctorResult]]:
@@ -74,21 +72,17 @@ def _configuration(options: Namespace) -> tuple[Config, list[DoctorResult]]:
     why = (
         f"{', '.join(files) or 'no configuration file, all values are defaults'}; mode {loaded.config.remediation.mode}"
     )
-    lines = [DoctorResult(about="configuration", status=DoctorStatus.OK, why=why)]
+    lines = [DoctorResult.ok("configuration", why)]
     if not files:
         lines = [
-            DoctorResult(
-                about="configuration",
-                status=DoctorStatus.MISSING,
-                why=f"{why}: healthd only observes",
-                fix="`healthd init` writes a first one for this node",
+            DoctorResult.missing(
+                "configuration",
+                f"{why}: healthd only observes",
+                "`healthd init` writes a first one for this node",
                 optional=True,
             )
         ]
-    lines += [
-        DoctorResult(about="configuration", status=DoctorStatus.NOT_REPORTED, why=each, fix=_HANGS)
-        for each in loaded.notices
-    ]
+    lines += [DoctorResult.not_reported("configuration", each, _HANGS) for each in loaded.notices]
     return loaded.config, lines
 
 

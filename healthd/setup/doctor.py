@@ -46,6 +46,26 @@ class DoctorResult(Struct, frozen=True, kw_only=True):
     fix: str = ""
     optional: bool = False
 
+    @classmethod
+    def ok(cls, about: str, why: str) -> DoctorResult:
+        """It is there and works."""
+        return cls(about=about, status=DoctorStatus.OK, why=why)
+
+    @classmethod
+    def missing(cls, about: str, why: str, fix: str, *, optional: bool = False) -> DoctorResult:
+        """It is not there, or does not work."""
+        return cls(about=about, status=DoctorStatus.MISSING, why=why, fix=fix, optional=optional)
+
+    @classmethod
+    def not_reported(cls, about: str, why: str, fix: str, *, optional: bool = False) -> DoctorResult:
+        """It gave no answer."""
+        return cls(about=about, status=DoctorStatus.NOT_REPORTED, why=why, fix=fix, optional=optional)
+
+    @classmethod
+    def unneeded(cls, about: str, why: str) -> DoctorResult:
+        """Nothing here needs it."""
+        return cls(about=about, status=DoctorStatus.UNNEEDED, why=why)
+
 
 def exit_code(lines: Sequence[DoctorResult]) -> int:
     """1 where a subject is missing, 2 where none is missing but one is unknown, else 0."""

@@ -76,11 +76,7 @@ def cluster_probes(config: Config, environ: Mapping[str, str]) -> Mapping[str, D
     """The probes of the API server, which work from any machine."""
     return {
         "Kubernetes": with_machine(config, partial(_api_server, environ)),
-        "token": with_machine(config, partial(_token, environ)),
-        "rights": with_machine(config, partial(_rights, environ)),
-        "NodeHealth": with_machine(config, partial(_node_health, environ)),
-        "admission policies": with_machine(config, partial(_policies, environ)),
-        "budget": with_machine(config, partial(_budget, environ)),
+        **{about: with_machine(config, partial(_asked, environ, about, ask)) for about, ask in _REQUESTS.items()},
     }
 
 
@@ -93,50 +89,41 @@ def state_of(view: NodeView) -> str:
 # the API server
 
 
-def _api_server(environ: Mapping[str, str], config: Config, machine: Machine) -> Iterator[DoctorResult]:
+def _api_server(environ: Mapping[str, str], config: Config, machine: Machine) -> DoctorResult:
     about = "Kubernetes"
     if not runs_kubernetes(config, environ):
-        yield DoctorResult(
-            about=about, status=DoctorStatus.UNNEEDED, why="not configured, and this is no pod with a ServiceAccount"
-        )
-        return
+        return DoctorResult.unneeded(about, "not configured, and this is no pod with a ServiceAccount")
     try:
         asked = open_orchestrator(config, machine, environ)
         view = asked.view()
     except ConfigError as error:
         fix = "correct [orchestrator.kubernetes]; the chart packaging/helm/healthd sets all of it"
-        yield DoctorResult(about=about, status=DoctorStatus.MISSING, why=str(error), fix=fix)
+        return DoctorResult.missing(about, str(error), fix)
     except BackendUnknown as error:
         denied = isinstance(error.__cause__, BackendDenied)
         status = DoctorStatus.MISSING if denied else DoctorStatus.NOT_REPORTED
-        yield DoctorResult(about=about, status=status, why=str(error), fix=_RBAC if denied else _NETWORK)
+        return DoctorResult(about=about, status=status, why=str(error), fix=_RBAC if denied else _NETWORK)
     except BackendError as error:
         fix = "set [node] name to the name of the Node object, as the chart does by the downward API"
-        yield DoctorResult(about=about, status=DoctorStatus.MISSING, why=str(error), fix=fix)
+        return DoctorResult.missing(about, str(error), fix)
     else:
-        yield DoctorResult(
-            about=about, status=DoctorStatus.OK, why=f"the API server answers; {machine.name} is {state_of(view)}"
-        )
+        return DoctorResult.ok(about, f"the API server answers; {machine.name} is {state_of(view)}")
 
 
 def _asked(
-    about: str, environ: Mapping[str, str], config: Config, ask: Callable[[KubeApi], Iterator[DoctorResult]]
+    environ: Mapping[str, str], about: str, ask: _Request, config: Config, machine: Machine
 ) -> Iterator[DoctorResult]:
     """The results of a request; one without an answer is unknown."""
     from healthd.remediation.orchestrators.kubernetes.from_config import open_api  # heavy: lightkube
 
     try:
         with closing(open_api(config, environ, dry_run=True)) as api:
-            yield from ask(api)
+            yield from ask(api, config, machine.name)
     except ConfigError as error:
-        yield DoctorResult(
-            about=about, status=DoctorStatus.NOT_REPORTED, why=str(error), fix="see the line about Kubernetes"
-        )
+        yield DoctorResult.not_reported(about, str(error), "see the line about Kubernetes")
     except BackendError as error:
         denied = isinstance(error, BackendDenied) or isinstance(error.__cause__, BackendDenied)
-        yield DoctorResult(
-            about=about, status=DoctorStatus.NOT_REPORTED, why=str(error), fix=_RBAC if denied else _NETWORK
-        )
+        yield DoctorResult.not_reported(about, str(error), _RBAC if denied else _NETWORK)
 
 
 def _user(api: KubeApi) -> tuple[str, str]:
@@ -155,8 +142,8 @@ def _agent_of(config: Config) -> str:
     return agent_account(config.orchestrator.kubernetes.namespace)
 
 
-def _token(environ: Mapping[str, str], config: Config, machine: Machine) -> Iterator[DoctorResult]:
-    yield from _asked("token", environ, config, lambda api: token_lines(*_user(api), config, machine.name))
+def _token(api: KubeApi, config: Config, node: str) -> Iterator[DoctorResult]:
+    return token_lines(*_user(api), config, node)
 
 
 def token_lines(user: str, node: str, config: Config, name: str) -> Iterator[DoctorResult]:
@@ -165,17 +152,17 @@ def token_lines(user: str, node: str, config: Config, name: str) -> Iterator[Doc
     if user != agent:
         why = f"it belongs to {user}; the admission policies apply to {agent} alone, and do not limit this user"
         fix = "run healthd as the chart does; [orchestrator.kubernetes] kubeconfig and namespace"
-        yield DoctorResult(about=about, status=DoctorStatus.MISSING, why=why, fix=fix, optional=True)
+        yield DoctorResult.missing(about, why, fix, optional=True)
     elif not node:
         why = "it names no node, so the admission policies refuse its writes"
         fix = "use a token that the kubelet projects into a pod on the node (Kubernetes 1.30 or newer), not a Secret's"
-        yield DoctorResult(about=about, status=DoctorStatus.MISSING, why=why, fix=fix)
+        yield DoctorResult.missing(about, why, fix)
     elif node != name:
         why = f"it belongs to a pod on {node}, and this node is {name}: the admission policies refuse its writes"
         fix = "set [node] name to the name of the Node object, as the chart does by the downward API"
-        yield DoctorResult(about=about, status=DoctorStatus.MISSING, why=why, fix=fix)
+        yield DoctorResult.missing(about, why, fix)
     else:
-        yield DoctorResult(about=about, status=DoctorStatus.OK, why=f"{user}, of a pod on {node}")
+        yield DoctorResult.ok(about, f"{user}, of a pod on {node}")
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -234,21 +221,16 @@ def rights_of(config: Config, node: str) -> tuple[Right, ...]:
     )
 
 
-def _rights(environ: Mapping[str, str], config: Config, machine: Machine) -> Iterator[DoctorResult]:
-    def ask(api: KubeApi) -> Iterator[DoctorResult]:
-        rights, observes = rights_of(config, machine.name), config.remediation.mode is Mode.OBSERVE
-        missing = [right for right in rights if not _may(api, right)]
-        for right in missing:
-            where = f" in namespace {right.namespace}" if right.namespace else ""
-            why = f"it may not {right.title}{where}: {right.use}"
-            optional = right.acts and observes
-            yield DoctorResult(about="rights", status=DoctorStatus.MISSING, why=why, fix=_RBAC, optional=optional)
-        if not missing:
-            yield DoctorResult(
-                about="rights", status=DoctorStatus.OK, why=f"all {len(rights)} rights that an agent needs"
-            )
-
-    yield from _asked("rights", environ, config, ask)
+def _rights(api: KubeApi, config: Config, node: str) -> Iterator[DoctorResult]:
+    rights, observes = rights_of(config, node), config.remediation.mode is Mode.OBSERVE
+    missing = [right for right in rights if not _may(api, right)]
+    for right in missing:
+        where = f" in namespace {right.namespace}" if right.namespace else ""
+        why = f"it may not {right.title}{where}: {right.use}"
+        optional = right.acts and observes
+        yield DoctorResult.missing("rights", why, _RBAC, optional=optional)
+    if not missing:
+        yield DoctorResult.ok("rights", f"all {len(rights)} rights that an agent needs")
 
 
 def _may(api: KubeApi, right: Right) -> bool:
@@ -269,77 +251,67 @@ def _may(api: KubeApi, right: Right) -> bool:
     return bool(status["allowed"])
 
 
-def _node_health(environ: Mapping[str, str], config: Config, machine: Machine) -> Iterator[DoctorResult]:
+def _node_health(api: KubeApi, _: Config, node: str) -> Iterator[DoctorResult]:
     """Whether the server has the resource; then its status of this node."""
+    from healthd.remediation.orchestrators.kubernetes.node_health_api import NO_CRD, NodeHealths, Unserved
+
     about = "NodeHealth"
-
-    def ask(api: KubeApi) -> Iterator[DoctorResult]:
-        from healthd.remediation.orchestrators.kubernetes.node_health_api import NO_CRD, NodeHealths, Unserved
-
-        try:
-            seen = NodeHealths(api).read(machine.name)
-        except Unserved:
-            why = "the API server does not serve nodehealths.healthd.io/v1alpha1, so no node can request a repair"
-            yield DoctorResult(about=about, status=DoctorStatus.MISSING, why=why, fix=NO_CRD)
-            return
-        shown = seen.status.text if seen is not None and seen.status is not None else "nothing"
-        why = f"served; this node: {shown}"
-        yield DoctorResult(about=about, status=DoctorStatus.OK, why=why)
-
-    yield from _asked(about, environ, config, ask)
+    try:
+        seen = NodeHealths(api).read(node)
+    except Unserved:
+        why = "the API server does not serve nodehealths.healthd.io/v1alpha1, so no node can request a repair"
+        yield DoctorResult.missing(about, why, NO_CRD)
+        return
+    shown = seen.status.text if seen is not None and seen.status is not None else "nothing"
+    why = f"served; this node: {shown}"
+    yield DoctorResult.ok(about, why)
 
 
-def _policies(environ: Mapping[str, str], config: Config, machine: Machine) -> Iterator[DoctorResult]:
+def _policies(api: KubeApi, config: Config, node: str) -> Iterator[DoctorResult]:
     """For each policy, a dry run of a write that it must refuse."""
+    from healthd.remediation.orchestrators.kubernetes.api import PatchKind, ResourceKind
+    from healthd.remediation.orchestrators.kubernetes.objects.events import ClusterEvent, event_of
+    from healthd.remediation.orchestrators.kubernetes.objects.node import CLAIMED
+
     about, namespace = "admission policies", config.orchestrator.kubernetes.namespace
-
-    def ask(api: KubeApi) -> Iterator[DoctorResult]:
-        from healthd.remediation.orchestrators.kubernetes.api import PatchKind, ResourceKind
-        from healthd.remediation.orchestrators.kubernetes.objects.events import ClusterEvent, event_of
-        from healthd.remediation.orchestrators.kubernetes.objects.node import CLAIMED
-
-        user, _ = _user(api)
-        if user != _agent_of(config):
-            why = f"they apply to {_agent_of(config)} alone, and this is {user}"
-            fix = "kubectl -n healthd exec POD -- healthd doctor; kubectl get validatingadmissionpolicies"
-            yield DoctorResult(about=about, status=DoctorStatus.NOT_REPORTED, why=why, fix=fix, optional=True)
-            return
-        foreign = {"metadata": {"labels": {f"example.com/{_PROBE}": "1"}}}
-        taint = {"spec": {"taints": [{"key": CLAIMED, "effect": "NoSchedule"}]}}
-        elsewhere = event_of(
-            ClusterEvent(reason="Probe", action="Probe", about=_PROBE, note=_PROBE),
-            node=f"{machine.name}-{_PROBE}",
-            uid="",
-            namespace="default",
-            now=datetime.now(UTC),
+    user, _ = _user(api)
+    if user != _agent_of(config):
+        why = f"they apply to {_agent_of(config)} alone, and this is {user}"
+        fix = "kubectl -n healthd exec POD -- healthd doctor; kubectl get validatingadmissionpolicies"
+        yield DoctorResult.not_reported(about, why, fix, optional=True)
+        return
+    foreign = {"metadata": {"labels": {f"example.com/{_PROBE}": "1"}}}
+    taint = {"spec": {"taints": [{"key": CLAIMED, "effect": "NoSchedule"}]}}
+    elsewhere = event_of(
+        ClusterEvent(reason="Probe", action="Probe", about=_PROBE, note=_PROBE),
+        node=f"{node}-{_PROBE}",
+        uid="",
+        namespace="default",
+        now=datetime.now(UTC),
+    )
+    health = {"metadata": {"name": f"{node}-{_PROBE}"}}
+    claim = {"metadata": {"annotations": {f"{leases.CLAIM}{_PROBE}": "dry"}}}
+    tried: list[tuple[str, Callable[[], object]]] = [
+        ("healthd-agent-own-node", lambda: api.patch(ResourceKind.NODE, node, foreign)),
+        ("healthd-agent-events", lambda: api.create(ResourceKind.EVENT, elsewhere, namespace="default")),
+        ("healthd-agent-node-health", lambda: api.create(ResourceKind.NODE_HEALTH, health)),
+        ("healthd-budget", lambda: api.patch(ResourceKind.LEASE, leases.LEASE, claim, namespace=namespace)),
+    ]
+    budget = leases.annotations_of(api.get(ResourceKind.LEASE, leases.LEASE, namespace=namespace))[1]
+    if leases.key_of(node) not in budget:  # with a claim the taint would be allowed
+        first = (
+            "healthd-agent-claim-first",
+            lambda: api.patch(ResourceKind.NODE, node, taint, how=PatchKind.STRATEGIC),
         )
-        health = {"metadata": {"name": f"{machine.name}-{_PROBE}"}}
-        claim = {"metadata": {"annotations": {f"{leases.CLAIM}{_PROBE}": "dry"}}}
-        tried: list[tuple[str, Callable[[], object]]] = [
-            ("healthd-agent-own-node", lambda: api.patch(ResourceKind.NODE, machine.name, foreign)),
-            ("healthd-agent-events", lambda: api.create(ResourceKind.EVENT, elsewhere, namespace="default")),
-            ("healthd-agent-node-health", lambda: api.create(ResourceKind.NODE_HEALTH, health)),
-            ("healthd-budget", lambda: api.patch(ResourceKind.LEASE, leases.LEASE, claim, namespace=namespace)),
-        ]
-        budget = leases.annotations_of(api.get(ResourceKind.LEASE, leases.LEASE, namespace=namespace))[1]
-        if leases.key_of(machine.name) not in budget:  # with a claim the taint would be allowed
-            first = (
-                "healthd-agent-claim-first",
-                lambda: api.patch(ResourceKind.NODE, machine.name, taint, how=PatchKind.STRATEGIC),
-            )
-            tried.append(first)
-        missing = [policy for policy, write in tried if not _refuses(policy, write)]
-        if missing:
-            why = f"{', '.join(missing)} did not refuse a forbidden write (dry run)"
-            optional = not config.controller.policies
-            yield DoctorResult(about=about, status=DoctorStatus.MISSING, why=why, fix=_POLICIES, optional=optional)
-        else:
-            names = ", ".join(policy for policy, _ in tried)
-            yield DoctorResult(
-                about=about, status=DoctorStatus.OK, why=f"{names}: each refuses a forbidden write (dry run)"
-            )
-
-    yield from _asked(about, environ, config, ask)
+        tried.append(first)
+    missing = [policy for policy, write in tried if not _refuses(policy, write)]
+    if missing:
+        why = f"{', '.join(missing)} did not refuse a forbidden write (dry run)"
+        optional = not config.controller.policies
+        yield DoctorResult.missing(about, why, _POLICIES, optional=optional)
+    else:
+        names = ", ".join(policy for policy, _ in tried)
+        yield DoctorResult.ok(about, f"{names}: each refuses a forbidden write (dry run)")
 
 
 def _refuses(policy: str, write: Callable[[], object]) -> bool:
@@ -357,32 +329,28 @@ def _refuses(policy: str, write: Callable[[], object]) -> bool:
 # the budget and the kubelet
 
 
-def _budget(environ: Mapping[str, str], config: Config, _: Machine) -> Iterator[DoctorResult]:
+def _budget(api: KubeApi, config: Config, _: str) -> Iterator[DoctorResult]:
+    from healthd.remediation.orchestrators.kubernetes.api import Missing, ResourceKind
+
     about, section = "budget", config.orchestrator.kubernetes
     observes = config.remediation.mode is Mode.OBSERVE
-
-    def ask(api: KubeApi) -> Iterator[DoctorResult]:
-        from healthd.remediation.orchestrators.kubernetes.api import Missing, ResourceKind
-
-        for scope in (CLUSTER, *(scope.name for scope in config.budget.scope)):
-            name = leases.lease_name(scope)
-            try:
-                lease = api.get(ResourceKind.LEASE, name, namespace=section.namespace)
-            except Missing:
-                why = f"namespace {section.namespace} has no Lease {name}: healthd takes no node out"
-                fix = f"{_CHART}: budget.limit and budget.nodes, or controller.enabled, which counts by itself"
-                yield DoctorResult(about=about, status=DoctorStatus.MISSING, why=why, fix=fix, optional=observes)
-                continue
-            try:
-                budget = leases.budget_of(scope, lease)
-                leases.check_counted(budget, datetime.now(UTC), max_age_s=section.counts_age_s)
-            except BackendUnknown as error:
-                fix = "check that `healthd controller` runs and leads: kubectl -n healthd get pods,lease"
-                yield DoctorResult(about=about, status=DoctorStatus.MISSING, why=str(error), fix=fix, optional=observes)
-            else:
-                yield budget_line(budget, observes=observes)
-
-    yield from _asked(about, environ, config, ask)
+    for scope in (CLUSTER, *(scope.name for scope in config.budget.scope)):
+        name = leases.lease_name(scope)
+        try:
+            lease = api.get(ResourceKind.LEASE, name, namespace=section.namespace)
+        except Missing:
+            why = f"namespace {section.namespace} has no Lease {name}: healthd takes no node out"
+            fix = f"{_CHART}: budget.limit and budget.nodes, or controller.enabled, which counts by itself"
+            yield DoctorResult.missing(about, why, fix, optional=observes)
+            continue
+        try:
+            budget = leases.budget_of(scope, lease)
+            leases.check_counted(budget, datetime.now(UTC), max_age_s=section.counts_age_s)
+        except BackendUnknown as error:
+            fix = "check that `healthd controller` runs and leads: kubectl -n healthd get pods,lease"
+            yield DoctorResult.missing(about, str(error), fix, optional=observes)
+        else:
+            yield budget_line(budget, observes=observes)
 
 
 def budget_line(budget: leases.Budget, *, observes: bool) -> DoctorResult:
@@ -393,14 +361,12 @@ def budget_line(budget: leases.Budget, *, observes: bool) -> DoctorResult:
     )
     why = f"{budget.scope}: {out} of {budget.total} nodes are out, at most {budget.limit} may be, {by}"
     if budget.limit > 0:
-        return DoctorResult(about="budget", status=DoctorStatus.OK, why=why)
+        return DoctorResult.ok("budget", why)
     fix = "set budget.limit and budget.nodes of the chart, or controller.enabled with config.budget.max_out"
-    return DoctorResult(
-        about="budget", status=DoctorStatus.MISSING, why=f"{why}: healthd takes no node out", fix=fix, optional=observes
-    )
+    return DoctorResult.missing("budget", f"{why}: healthd takes no node out", fix, optional=observes)
 
 
-def _pod_resources(config: Config, _: Machine) -> Iterator[DoctorResult]:
+def _pod_resources(config: Config, _: Machine) -> DoctorResult:
     from healthd.remediation.orchestrators.kubernetes.pod_resources import pods_with
 
     about, section = "pod resources", config.orchestrator.kubernetes
@@ -409,7 +375,17 @@ def _pod_resources(config: Config, _: Machine) -> Iterator[DoctorResult]:
     except BackendUnknown as error:
         status = DoctorStatus.NOT_REPORTED if os.path.exists(section.pod_resources) else DoctorStatus.MISSING
         fix = "mount it, as the chart does (agent.mounts.pod-resources); without it healthd finds no node idle"
-        yield DoctorResult(about=about, status=status, why=str(error), fix=fix)
-        return
+        return DoctorResult(about=about, status=status, why=str(error), fix=fix)
     why = f"the kubelet answers: {len(holding)} pods hold {', '.join(section.job_resources)}"
-    yield DoctorResult(about=about, status=DoctorStatus.OK, why=why)
+    return DoctorResult.ok(about, why)
+
+
+_Request = Callable[["KubeApi", Config, str], Iterator[DoctorResult]]
+_REQUESTS: Mapping[str, _Request] = {
+    "token": _token,
+    "rights": _rights,
+    "NodeHealth": _node_health,
+    "admission policies": _policies,
+    "budget": _budget,
+}
+"""The requests of an agent to the API server, by name."""

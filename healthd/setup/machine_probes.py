@@ -12,7 +12,7 @@ import json
 import os
 import re
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -36,6 +36,7 @@ from healthd.sources.kmsg import read_all
 from healthd.sources.machine import Machine, open_machine
 
 DoctorProbe = Callable[[], list[DoctorResult]]
+Look = Callable[[Config, Machine], DoctorResult | Iterable[DoctorResult]]
 
 # The needs of these checks are those of healthd or of jobs; their own messages name the fix.
 _BY_CHECKS: Mapping[str, bool] = {
@@ -80,12 +81,13 @@ def machine_probes(config: Config, socket: str) -> Mapping[str, DoctorProbe]:
     }
 
 
-def with_machine(config: Config, look: Callable[[Config, Machine], Iterator[DoctorResult]]) -> DoctorProbe:
+def with_machine(config: Config, look: Look) -> DoctorProbe:
     """A probe of the machine that the configuration describes; it closes the machine at its end."""
 
     def opened() -> list[DoctorResult]:
         with closing(open_machine(config)) as machine:
-            return list(look(config, machine))
+            found = look(config, machine)
+            return [found] if isinstance(found, DoctorResult) else list(found)
 
     return opened
 
@@ -96,42 +98,36 @@ def with_machine(config: Config, look: Callable[[Config, Machine], Iterator[Doct
 
 def _user() -> DoctorResult:
     if os.geteuid() == 0:
-        return DoctorResult(about="user", status=DoctorStatus.OK, why="root")
+        return DoctorResult.ok("user", "root")
     why = f"this is user {os.geteuid()}, the daemon runs as root: permissions below are those of this user"
-    return DoctorResult(about="user", status=DoctorStatus.NOT_REPORTED, why=why, fix="sudo healthd doctor")
+    return DoctorResult.not_reported("user", why, "sudo healthd doctor")
 
 
-def _kernel_log(config: Config, machine: Machine) -> Iterator[DoctorResult]:
+def _kernel_log(config: Config, machine: Machine) -> DoctorResult:
     source, about = config.sources.kmsg, "kernel log"
     fix = 'run as root; in a container mount /dev/kmsg, or give CAP_SYSLOG and set [sources] kmsg = "syslog"'
     if source != "syslog" and not os.path.exists(source):
-        yield DoctorResult(about=about, status=DoctorStatus.MISSING, why=f"{source} does not exist", fix=fix)
-        return
+        return DoctorResult.missing(about, f"{source} does not exist", fix)
     if source != "syslog" and not os.access(source, os.R_OK):
-        yield DoctorResult(
-            about=about, status=DoctorStatus.MISSING, why=f"user {os.geteuid()} may not read {source}", fix=fix
-        )
-        return
+        return DoctorResult.missing(about, f"user {os.geteuid()} may not read {source}", fix)
     try:
         read = read_all(source, boot_id=boot_id(machine.proc), boot_time=boot_time(machine.proc), needles=_NO_RECORD)
     except (SourceMissing, SourceUnreadable) as error:  # the device or system call exists, and refuses
-        yield DoctorResult(about=about, status=DoctorStatus.MISSING, why=str(error), fix=fix)
-        return
+        return DoctorResult.missing(about, str(error), fix)
     why = f"{source} is readable" if read.caught_up else f"{source} is readable, and grows faster than healthd reads"
-    yield DoctorResult(about=about, status=DoctorStatus.OK, why=why)
+    return DoctorResult.ok(about, why)
 
 
-def _state(config: Config, machine: Machine) -> Iterator[DoctorResult]:
+def _state(config: Config, machine: Machine) -> DoctorResult:
     path = config.daemon.state_dir
     line = _folder("state", path, "[daemon] state_dir")
     is_repaired = config.remediation.mode.repairs
     why = not_lasting(path, machine.mounts(), machine.sys) if is_repaired and line.status is DoctorStatus.OK else ""
     if not why:
-        yield line
-        return
+        return line
     lost = "in mode repair a daemon that loses its faults keeps nodes out, because it cannot verify them"
     fix = "set [daemon] state_dir to a folder on a disk that outlives the boot, such as the root volume on EBS"
-    yield DoctorResult(about="state", status=DoctorStatus.MISSING, why=f"{why}: {lost}", fix=fix)
+    return DoctorResult.missing("state", f"{why}: {lost}", fix)
 
 
 def _folder(about: str, path: str, setting: str) -> DoctorResult:
@@ -141,20 +137,14 @@ def _folder(about: str, path: str, setting: str) -> DoctorResult:
     if not there.is_dir():
         above = next(parent for parent in there.parents if parent.exists())
         if above.is_dir() and os.access(above, os.W_OK | os.X_OK):
-            return DoctorResult(
-                about=about, status=DoctorStatus.OK, why=f"{path} does not exist yet; {above} is writable"
-            )
-        return DoctorResult(
-            about=about, status=DoctorStatus.MISSING, why=f"{path} does not exist, and {above} is not writable", fix=fix
-        )
+            return DoctorResult.ok(about, f"{path} does not exist yet; {above} is writable")
+        return DoctorResult.missing(about, f"{path} does not exist, and {above} is not writable", fix)
     try:
         with tempfile.TemporaryFile(dir=path) as file:
             file.write(b"healthd doctor\n")
     except OSError as error:
-        return DoctorResult(
-            about=about, status=DoctorStatus.MISSING, why=f"{path} is not writable: {error.strerror}", fix=fix
-        )
-    return DoctorResult(about=about, status=DoctorStatus.OK, why=f"{path} is writable")
+        return DoctorResult.missing(about, f"{path} is not writable: {error.strerror}", fix)
+    return DoctorResult.ok(about, f"{path} is writable")
 
 
 def _daemon(socket: str) -> DoctorResult:
@@ -162,62 +152,55 @@ def _daemon(socket: str) -> DoctorResult:
     if answered is None:
         start = "see the log of this pod" if os.environ.get("KUBERNETES_SERVICE_HOST") else "systemctl start healthd"
         fix = f"{start}, or `healthd run`; name a moved socket with --socket or HEALTHD_SOCKET"
-        return DoctorResult(about="daemon", status=DoctorStatus.MISSING, why=f"no daemon answers at {socket}", fix=fix)
+        return DoctorResult.missing("daemon", f"no daemon answers at {socket}", fix)
     status = json.loads(answered.out)
     why = f"answers at {socket}: {status['verdict']}, in mode {status['mode']}"
-    return DoctorResult(about="daemon", status=DoctorStatus.OK, why=why)
+    return DoctorResult.ok("daemon", why)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
 # the machine
 
 
-def _instance(_: Config, machine: Machine) -> Iterator[DoctorResult]:
+def _instance(_: Config, machine: Machine) -> DoctorResult:
     about, found = "instance", machine.identity
     if not found.instance_type:
         why = found.problem or "neither DMI nor the instance metadata service has an EC2 instance type"
         fix = 'on EC2 set [node] instance_type, such as "p5.48xlarge"; elsewhere healthd learns the devices'
-        yield DoctorResult(about=about, status=DoctorStatus.NOT_REPORTED, why=why, fix=fix, optional=True)
-        return
+        return DoctorResult.not_reported(about, why, fix, optional=True)
     profile = instance_profile(found.instance_type)
     if profile is None:
         why = f"{found.instance_type} is not in healthd's table of GPU instance types; healthd learns its devices"
-        yield DoctorResult(about=about, status=DoctorStatus.OK, why=why)
-        return
+        return DoctorResult.ok(about, why)
     has = f"{profile.gpus} {profile.gpu_model}, up to {profile.efa_max} EFA devices"
-    yield DoctorResult(about=about, status=DoctorStatus.OK, why=f"{found.instance_type}: {has}")
+    return DoctorResult.ok(about, f"{found.instance_type}: {has}")
 
 
-def _metadata(_: Config, machine: Machine) -> Iterator[DoctorResult]:
+def _metadata(_: Config, machine: Machine) -> DoctorResult:
     about = "metadata"
     try:
         found = machine.imds.read("instance-id")
     except SourceMissing as error:
-        yield DoctorResult(about=about, status=DoctorStatus.UNNEEDED, why=str(error))
-        return
+        return DoctorResult.unneeded(about, str(error))
     except SourceError as error:
         fix = "allow this process to reach the instance metadata service: hop limit 2 in containers, no firewall"
-        yield DoctorResult(about=about, status=DoctorStatus.NOT_REPORTED, why=str(error), fix=fix)
-        return
-    yield DoctorResult(about=about, status=DoctorStatus.OK, why=f"IMDS answers: {found}")
+        return DoctorResult.not_reported(about, str(error), fix)
+    return DoctorResult.ok(about, f"IMDS answers: {found}")
 
 
-def _nvml(_: Config, machine: Machine) -> Iterator[DoctorResult]:
+def _nvml(_: Config, machine: Machine) -> DoctorResult:
     if not (gpus := pci_gpus(machine)):
-        yield DoctorResult(about="NVML", status=DoctorStatus.UNNEEDED, why="no NVIDIA GPU on the PCI bus")
-        return
+        return DoctorResult.unneeded("NVML", "no NVIDIA GPU on the PCI bus")
     try:
         answer = machine.nvml.system()
     except SourceMissing as error:
         fix = "install the driver's libraries (libnvidia-ml.so.1), or set [sources] nvml_library"
-        yield DoctorResult(about="NVML", status=DoctorStatus.MISSING, why=str(error), fix=fix)
-        return
+        return DoctorResult.missing("NVML", str(error), fix)
     except SourceUnreadable as error:
         fix = "load the driver, `modprobe nvidia`, and read what it logs: `journalctl -k --grep NVRM`"
-        yield DoctorResult(about="NVML", status=DoctorStatus.NOT_REPORTED, why=str(error), fix=fix)
-        return
+        return DoctorResult.not_reported("NVML", str(error), fix)
     why = f"driver {answer['driver_version']} answers for {answer['gpu_count']} of {len(gpus)} GPUs on the bus"
-    yield DoctorResult(about="NVML", status=DoctorStatus.OK, why=why)
+    return DoctorResult.ok("NVML", why)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -276,24 +259,19 @@ TOOLS = (
 )
 
 
-def _tool(tool: Tool, _: Config, machine: Machine) -> Iterator[DoctorResult]:
+def _tool(tool: Tool, _: Config, machine: Machine) -> DoctorResult:
     if unneeded := tool.needed(machine):
-        yield DoctorResult(about=tool.name, status=DoctorStatus.UNNEEDED, why=unneeded)
-        return
+        return DoctorResult.unneeded(tool.name, unneeded)
     try:
         answer = machine.command(*tool.argv, timeout_s=8.0)
     except SourceMissing as error:
         why = f"{_not_found(error)}: {tool.use}"
-        yield DoctorResult(about=tool.name, status=DoctorStatus.MISSING, why=why, fix=tool.fix, optional=tool.optional)
-        return
+        return DoctorResult.missing(tool.name, why, tool.fix, optional=tool.optional)
     except (SourceTimeout, SourceUnreadable) as error:
         fix = "find what it waits for in the kernel log: dmesg"
-        yield DoctorResult(
-            about=tool.name, status=DoctorStatus.NOT_REPORTED, why=str(error), fix=fix, optional=tool.optional
-        )
-        return
+        return DoctorResult.not_reported(tool.name, str(error), fix, optional=tool.optional)
     found = re.search(tool.version, answer.stdout + answer.stderr) if tool.version else None
-    yield DoctorResult(about=tool.name, status=DoctorStatus.OK, why=found[1] if found else "installed")
+    return DoctorResult.ok(tool.name, found[1] if found else "installed")
 
 
 def _not_found(error: SourceMissing) -> str:
@@ -301,19 +279,17 @@ def _not_found(error: SourceMissing) -> str:
     return str(error).partition("; ")[0]
 
 
-def _nccl(_: Config, machine: Machine) -> Iterator[DoctorResult]:
+def _nccl(_: Config, machine: Machine) -> DoctorResult:
     if unneeded := _with_gpus(machine):
-        yield DoctorResult(about="NCCL", status=DoctorStatus.UNNEEDED, why=unneeded)
-        return
+        return DoctorResult.unneeded("NCCL", unneeded)
     if importlib.util.find_spec("nccl") is not None:
-        yield DoctorResult(about="NCCL", status=DoctorStatus.OK, why="nccl4py is installed beside healthd")
-        return
+        return DoctorResult.ok("NCCL", "nccl4py is installed beside healthd")
     try:
-        yield DoctorResult(about="NCCL", status=DoctorStatus.OK, why=f"active tests use {machine.active.perf_tool()}")
+        return DoctorResult.ok("NCCL", f"active tests use {machine.active.perf_tool()}")
     except SourceMissing as error:
         why = f"no active test of NVLink or the network can run: nccl4py is not installed; {_not_found(error)}"
         fix = "install the package healthd-nccl, or build nccl-tests and set [sources] all_reduce_perf"
-        yield DoctorResult(about="NCCL", status=DoctorStatus.MISSING, why=why, fix=fix, optional=True)
+        return DoctorResult.missing("NCCL", why, fix, optional=True)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -323,7 +299,7 @@ def _nccl(_: Config, machine: Machine) -> Iterator[DoctorResult]:
 def _by_check(name: str, config: Config, machine: Machine) -> Iterator[DoctorResult]:
     check, own, optional = discover()[name], config.checks[name], _BY_CHECKS[name]
     if not own.enabled:
-        yield DoctorResult(about=name, status=DoctorStatus.UNNEEDED, why="the check is disabled")
+        yield DoctorResult.unneeded(name, "the check is disabled")
         return
     yield from _of_result(name, run_check(check, machine, own.settings).result, optional)
 
@@ -331,17 +307,11 @@ def _by_check(name: str, config: Config, machine: Machine) -> Iterator[DoctorRes
 def _of_result(name: str, result: Result, optional: bool) -> Iterator[DoctorResult]:
     for finding in result.findings:
         fix = f"`healthd explain {finding.code}`"
-        yield DoctorResult(about=name, status=DoctorStatus.MISSING, why=finding.message, fix=fix, optional=optional)
+        yield DoctorResult.missing(name, finding.message, fix, optional=optional)
     if result.status is Status.NOT_APPLICABLE:
-        yield DoctorResult(about=name, status=DoctorStatus.UNNEEDED, why=result.reason)
+        yield DoctorResult.unneeded(name, result.reason)
     elif not result.is_whole:
         fix = result.do or "make readable or install what this line names"
-        yield DoctorResult(
-            about=name,
-            status=DoctorStatus.NOT_REPORTED,
-            why=result.reason or "; ".join(result.undecided),
-            fix=fix,
-            optional=optional,
-        )
+        yield DoctorResult.not_reported(name, result.reason or "; ".join(result.undecided), fix, optional=optional)
     elif not result.findings:
-        yield DoctorResult(about=name, status=DoctorStatus.OK, why=result.reason or discover()[name].title)
+        yield DoctorResult.ok(name, result.reason or discover()[name].title)

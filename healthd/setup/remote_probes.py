@@ -25,7 +25,7 @@ from healthd.core.errors import (
 from healthd.core.model import Remedy
 from healthd.remediation.orchestrators.slurm.orchestrator import SlurmOrchestrator, detect
 from healthd.remediation.ports import Orchestrator
-from healthd.setup.doctor import DoctorResult, DoctorStatus
+from healthd.setup.doctor import DoctorResult
 from healthd.setup.kubernetes_probes import kubernetes_probes, state_of
 from healthd.setup.machine_probes import DoctorProbe, with_machine
 from healthd.sources.machine import Machine
@@ -43,31 +43,29 @@ def remote_probes(config: Config, environ: Mapping[str, str]) -> Mapping[str, Do
     }
 
 
-def _slurm(environ: Mapping[str, str], config: Config, machine: Machine) -> Iterator[DoctorResult]:
+def _slurm(environ: Mapping[str, str], config: Config, machine: Machine) -> DoctorResult:
     about, slurm = "slurmctld", config.orchestrator.slurm
     if not runs_slurm(config, environ):
         why = detect(environ=environ, bin_dir=slurm.bin_dir)[1]
         if "cannot be used" in why:  # its configuration is here, and scontrol is not
             fix = "install slurm-client, or set [orchestrator.slurm] bin_dir"
-            yield DoctorResult(about=about, status=DoctorStatus.MISSING, why=why, fix=fix)
-        else:
-            yield DoctorResult(about=about, status=DoctorStatus.UNNEEDED, why=why)
-        return
+            return DoctorResult.missing(about, why, fix)
+        return DoctorResult.unneeded(about, why)
     try:
         asked = open_orchestrator(config, machine, environ)
         asked.view()  # first by sinfo alone: squeue's error does not name an unknown node
         view = asked.view(jobs=True)  # with squeue and scontrol: every client that healthd needs
     except ConfigError as error:
-        yield DoctorResult(about=about, status=DoctorStatus.MISSING, why=str(error), fix="correct [node] name")
+        return DoctorResult.missing(about, str(error), "correct [node] name")
     except BackendUnknown as error:
         fix = "check slurmctld with `scontrol ping`, munged on both sides, and [orchestrator.slurm] bin_dir and conf"
-        yield DoctorResult(about=about, status=DoctorStatus.NOT_REPORTED, why=str(error), fix=fix)
+        return DoctorResult.not_reported(about, str(error), fix)
     except BackendRefused as error:
         fix = "set [node] name to the NodeName of slurm.conf"
-        yield DoctorResult(about=about, status=DoctorStatus.MISSING, why=str(error), fix=fix)
+        return DoctorResult.missing(about, str(error), fix)
     else:
         why = f"slurmctld answers{_version(asked)}; {machine.name} is {state_of(view)}"
-        yield DoctorResult(about=about, status=DoctorStatus.OK, why=why)
+        return DoctorResult.ok(about, why)
 
 
 def _version(asked: Orchestrator) -> str:
@@ -82,16 +80,12 @@ def _repair(environ: Mapping[str, str], config: Config, machine: Machine) -> Ite
     """Each remedy of the configured provisioner, by a dry run where the platform has one."""
     about, kind = "repair", config.provisioner.kind
     if kind == "none":
-        yield DoctorResult(
-            about=about,
-            status=DoctorStatus.UNNEEDED,
-            why='[provisioner] kind = "none": healthd reboots and replaces nothing',
-        )
+        yield DoctorResult.unneeded(about, '[provisioner] kind = "none": healthd reboots and replaces nothing')
         return
     try:
         provisioner = provisioner_of(config, machine, open_orchestrator(config, machine, environ))
     except ConfigError as error:
-        yield DoctorResult(about=about, status=DoctorStatus.MISSING, why=str(error), fix="correct [provisioner]")
+        yield DoctorResult.missing(about, str(error), "correct [provisioner]")
         return
     for remedy in _REMEDIES:
         yield tried(f"repair: {remedy}", partial(provisioner.dry_run, remedy), provisioner.reason_against(remedy))
@@ -101,17 +95,13 @@ def tried(about: str, dry_run: Callable[[], str], reason_against: str) -> Doctor
     """One remedy by its dry run; ``reason_against``: why this machine cannot execute it, or ""."""
     if reason_against:
         fix = "healthd pages for a fault that needs it; to change that, see [provisioner]"
-        return DoctorResult(about=about, status=DoctorStatus.MISSING, why=reason_against, fix=fix, optional=True)
+        return DoctorResult.missing(about, reason_against, fix, optional=True)
     try:
-        return DoctorResult(about=about, status=DoctorStatus.OK, why=dry_run())
+        return DoctorResult.ok(about, dry_run())
     except BackendDenied as error:
-        return DoctorResult(
-            about=about, status=DoctorStatus.MISSING, why=str(error), fix="attach the policy of packaging/iam"
-        )
+        return DoctorResult.missing(about, str(error), "attach the policy of packaging/iam")
     except (BackendBusy, BackendUnknown, SourceError) as error:  # before refusals: *not now* says nothing about rights
         fix = "check the network to AWS (a VPC endpoint, a proxy) and the credentials of this machine"
-        return DoctorResult(about=about, status=DoctorStatus.NOT_REPORTED, why=str(error), fix=fix)
+        return DoctorResult.not_reported(about, str(error), fix)
     except BackendRefused as error:
-        return DoctorResult(
-            about=about, status=DoctorStatus.MISSING, why=str(error), fix="see docs/reference/aws-calls.md"
-        )
+        return DoctorResult.missing(about, str(error), "see docs/reference/aws-calls.md")
