@@ -16,6 +16,7 @@ from healthd import remediation
 from healthd.checklib.xids import sxid_table, xid_table
 from healthd.core.check import discover
 from healthd.observe.report import EXIT_CODE, SCHEMA
+from tests.support.pages import blocks
 from tests.support.scripts import load_script
 
 ROOT = Path(__file__).parents[3]
@@ -140,6 +141,14 @@ def test_links_lead_somewhere(path: Path) -> None:
         target = (path.parent / name).resolve() if name else path
         assert target.exists(), f"{path.name}: {link} leads nowhere"
         assert not anchor or anchor in anchors(target), f"{path.name}: {link} has no such heading"
+
+
+def test_no_command_for_root_reads_where_every_user_writes() -> None:
+    """A user of the node could lay another package or configuration there, or change the one that was copied. The
+    tutorial of a first node is for an operator's own machine."""
+    shell = [each for each in blocks() if each.page != "docs/tutorial/first-node.md" and each.language == "sh"]
+    assert len(shell) > 50
+    assert [str(each) for each in shell if re.search(r"/tmp/|/dev/shm", each.text)] == []
 
 
 def test_every_page_can_be_reached_from_the_readme() -> None:
