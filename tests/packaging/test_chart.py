@@ -261,6 +261,17 @@ def test_liveness_asks_the_loop_and_nobody_else(profile: str) -> None:
     assert liveness["periodSeconds"] * liveness["failureThreshold"] >= _ENGINE_IS_STUCK_AFTER_S
 
 
+def test_another_address_of_the_same_port_is_taken() -> None:
+    """As on a host without IPv6, where [::] cannot be had."""
+    for values in ({}, {"profile": "restricted"}, {"metrics": {"enabled": True}}):
+        assert not render({"config": {"daemon": {"http": "0.0.0.0:9809"}}, **values}).error
+    controller = {"enabled": True, "config": {"controller": {"http": "0.0.0.0:9810"}}}
+    assert not render({"controller": controller}).error
+    assert not render(
+        {"metrics": {"enabled": True, "port": 9900, "controllerPort": 9901}, "controller": COUNTING}
+    ).error
+
+
 def test_metrics_are_reached_only_where_wanted() -> None:
     """Without metrics the host's port is on loopback and not declared; with them, it is open and declared."""
     assert "ports" not in defaults().container
@@ -872,6 +883,13 @@ def test_evictions_by_taint_need_no_second_switch() -> None:
         ),
         ({"config": {"orchestrator": {"kubernetes": {"device_plugin": "app=x"}}}}, "no controller restarts the plugin"),
         ({"image": {"repository": ""}}, "image.repository is not set"),
+        ({"config": {"daemon": {"http": ""}}}, 'daemon.http: "" is where the kubelet\'s probes do not ask'),
+        ({"config": {"daemon": {"http": "[::]:9900"}}}, "set metrics.port"),
+        ({"config": {"daemon": {"http": "127.0.0.1:9809"}}, "profile": "restricted"}, "set metrics.port"),
+        (
+            {"controller": {"enabled": True, "config": {"controller": {"http": "127.0.0.1:9810"}}}},
+            "set metrics.controllerPort",
+        ),
         ({"config": {"controller": {"drain": DRAIN}}}, "controller.drain.10-llm evicts, without controller.enabled"),
         (
             {"controller": {"enabled": True, "config": {"controller": {"drain": DRAIN}}}},

@@ -199,6 +199,19 @@ is why none can.
 {{- end }}
 {{- end }}
 {{- end }}
+{{- $loopback := "^(127[.].*|localhost|\\[::1\\]):" }}
+{{- range $row := include "healthd.configs" . | fromJsonArray }}
+{{- $http := ($row.daemon | default dict).http }}
+{{- if not (kindIs "invalid" $http) }}
+{{- if or (not (hasSuffix (printf ":%d" (int64 $.Values.metrics.port)) $http)) (and (regexMatch $loopback $http) (not (include "healthd.hostNetwork" $))) }}
+{{- fail (printf "daemon.http: %s is where the kubelet's probes do not ask, which would then end every agent again and again; set metrics.port, and metrics.enabled for requests from elsewhere" (quote $http)) }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- $http := toString (($all.controller | default dict).http) }}
+{{- if and .Values.controller.enabled (or (not (hasSuffix (printf ":%d" (int64 .Values.metrics.controllerPort)) $http)) (regexMatch $loopback $http)) }}
+{{- fail (printf "controller.http: %s is where the kubelet's probes do not ask, which would then end every controller again and again; set metrics.controllerPort" (quote $http)) }}
+{{- end }}
 {{- if not .Values.image.repository }}
 {{- fail "image.repository is not set: there is no public image; name the registry to which yours was pushed, as in registry.example/healthd" }}
 {{- end }}
