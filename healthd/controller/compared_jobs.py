@@ -12,7 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Any
 
 from msgspec import Struct
 
@@ -32,11 +32,8 @@ MOST_NODES = 256
 """So many nodes are asked in one pass, or one job: a pass ends, and the next one goes on with the other jobs."""
 
 
-class RunningJobs(Protocol):
-    """The running jobs of the cluster. The call raises BackendError."""
-
-    def running(self, job: str) -> tuple[SlurmJob, Mapping[str, frozenset[int]]]:
-        """One job, and the indices of its GPUs by node."""
+Running = Callable[[str], tuple[SlurmJob, Mapping[str, frozenset[int]]]]
+"""Reads a running job, and the indices of its GPUs by node. Raises BackendError."""
 
 
 class _OpenJobFinding(Struct, frozen=True, kw_only=True):
@@ -52,7 +49,7 @@ class JobComparer:
 
     def __init__(
         self,
-        jobs: RunningJobs,
+        running: Running,
         stats: ControllerStats,
         log: Any,
         *,
@@ -60,7 +57,7 @@ class JobComparer:
         sources: JobSources,
         monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._jobs, self._stats, self._log, self._every_s = jobs, stats, log, every_s
+        self._running, self._stats, self._log, self._every_s = running, stats, log, every_s
         self._sources, self._monotonic_s = sources, monotonic_s
         self._compared_s: dict[str, float] = {}
         self._seen: dict[str, dict[tuple[str, str, str], _OpenJobFinding]] = {}
@@ -68,9 +65,9 @@ class JobComparer:
         self._is_unreached = False
 
     @classmethod
-    def of(cls, config: Config, jobs: RunningJobs, stats: ControllerStats, log: Any) -> JobComparer:
+    def of(cls, config: Config, running: Running, stats: ControllerStats, log: Any) -> JobComparer:
         """As the configuration says."""
-        return cls(jobs, stats, log, every_s=config.controller.compare_jobs_s, sources=JobSources.of(config))
+        return cls(running, stats, log, every_s=config.controller.compare_jobs_s, sources=JobSources.of(config))
 
     def __call__(self, listed: Sequence[ListedJob], now: datetime) -> tuple[LedgerEntry, ...]:
         """Compare the jobs that are due. Returns the findings that are new, for the ledger."""
@@ -99,7 +96,7 @@ class JobComparer:
 
     def _compare(self, listed: ListedJob, now: datetime) -> Iterator[LedgerEntry]:
         try:
-            job, gpus = self._jobs.running(listed.id)
+            job, gpus = self._running(listed.id)
         except BackendError:
             return  # it has just ended, or the next pass finds it
         result = self._sources.compared(job, gpus, now)

@@ -34,8 +34,8 @@ from healthd.remediation.orchestrators.kubernetes.device_plugin import KubePlugi
 from healthd.remediation.orchestrators.kubernetes.domain_fencer import KubeFencer
 from healthd.remediation.orchestrators.kubernetes.drain import KubeDrain
 from healthd.remediation.orchestrators.kubernetes.fleet import KubeFleet, SyncView
-from healthd.remediation.orchestrators.kubernetes.leader_election import RENEW_S, Leadership, Renewal
-from healthd.remediation.orchestrators.kubernetes.lease_notes import LeaseNotes
+from healthd.remediation.orchestrators.kubernetes.leader_election import LEASE, RENEW_S, Leadership, Renewal
+from healthd.remediation.orchestrators.kubernetes.lease_notes import TOLD, LeaseNotes
 from healthd.remediation.orchestrators.kubernetes.objects.budget import STATUS, STATUS_LEASE
 from healthd.remediation.orchestrators.kubernetes.objects.domain_fences import FENCES
 from healthd.remediation.orchestrators.kubernetes.objects.drain_record import RECORDS
@@ -120,13 +120,14 @@ class KubernetesWork:
             namespace=section.namespace,
             identity=f"{socket.gethostname()}_{os.urandom(4).hex()}",
         )
-        self.incident_backend = KubeIncidents(self._note(INCIDENTS))
-        self.fence_backend = KubeFencer(self._api, self._note(FENCES), leads=self._lead.check)
+        self.incident_backend = KubeIncidents(self._notes(key=INCIDENTS, lease=INCIDENTS_LEASE))
+        fences = self._notes(key=FENCES, lease=INCIDENTS_LEASE)
+        self.fence_backend = KubeFencer(self._api, fences, leads=self._lead.check)
 
-    def _note(self, key: str) -> LeaseNotes:
-        """Notes about incidents, in a Lease that agents may read and not write."""
+    def _notes(self, *, key: str = TOLD, lease: str = LEASE) -> LeaseNotes:
+        """Notes in a Lease. Agents may read that about incidents, and write none of them."""
         namespace = self._config.orchestrator.kubernetes.namespace
-        return LeaseNotes(self._api, namespace=namespace, leads=self._lead.check, key=key, lease=INCIDENTS_LEASE)
+        return LeaseNotes(self._api, namespace=namespace, leads=self._lead.check, key=key, lease=lease)
 
     def _shared_reading(self, environ: Mapping[str, str]) -> SharedReading:
         """The list that ``healthd fleet`` reads, once a minute at most: three LISTs are not free."""
@@ -159,7 +160,7 @@ class KubernetesWork:
 
     def told(self, store: Store) -> LeaseNotes:
         """In the Lease: the store is the pod's own."""
-        return LeaseNotes(self._api, namespace=self._config.orchestrator.kubernetes.namespace, leads=self._lead.check)
+        return self._notes()
 
     def sync(self, store: Store) -> KubernetesSync:
         """Count, then evict, then answer requests."""
@@ -181,7 +182,7 @@ class KubernetesWork:
             rules=drain_rules(config),
             leads=self._lead.check,
             clock=_now,
-            records=LeaseNotes(self._api, namespace=section.namespace, leads=self._lead.check, key=RECORDS),
+            records=self._notes(key=RECORDS),
             gangs=GangLabels(labels=config.controller.gang_labels, devices=section.job_resources),
             timeout_s=config.controller.drain_timeout_s,
             opt_out_label=config.remediation.opt_out_label,
@@ -218,8 +219,8 @@ class KubernetesWork:
             reports=config.orchestrator.kubernetes.report,
             takes_s={Remedy.REBOOT_NODE: acts.reboot_timeout_s, Remedy.REPLACE_NODE: acts.replace_timeout_s},
         )
-        kept = LeaseNotes(self._api, namespace=settings.namespace, leads=self._lead.check, key=SILENT)
-        return KubeWatch(self._api, settings, kept=kept, leads=self._lead.check, clock=_now, monotonic_s=time.monotonic)
+        kept, leads = self._notes(key=SILENT), self._lead.check
+        return KubeWatch(self._api, settings, kept=kept, leads=leads, clock=_now, monotonic_s=time.monotonic)
 
     def _controller(self, fleet: KubeFleet, store: Store) -> Controller:
         return make_controller(

@@ -42,7 +42,7 @@ from healthd.core.model import Event, Mode
 from healthd.daemon.logging import service_logger
 from healthd.daemon.service_manager import Signals, notify, take_address
 from healthd.notify.delivery import run_with
-from healthd.notify.notifier import Notifier, keep_notifying
+from healthd.notify.notifier import keep_notifying
 from healthd.remediation.controller.node_status import NodeStatus, merged
 from healthd.remediation.decide.fleet import Scope
 from healthd.remediation.provisioners.from_config import found_by_controller
@@ -283,11 +283,10 @@ class ControllerService:
             before = reported.kept()
         except StoreError as error:
             self._log.error("notification", message=f"{error}; some messages may be sent twice")
-        name = socket.gethostname()
         notifier = controller_notifier(
             self._config.notify,
             self._stats,
-            name=name,
+            name=socket.gethostname(),
             kept=before,
             keep=reported.keep,
             state_dir=self._config.controller.state_dir,
@@ -295,19 +294,19 @@ class ControllerService:
         self._stats.notifier = notifier
         if notifier is None or self._once:
             return
-        _begin_thread(held, "notify", partial(self._keep_telling, notifier))
+        keep = partial(keep_notifying, notifier, log=self._log, speaks=self._stats.leads)
+        _begin_thread(held, "notify", partial(self._keep, "the notifier", keep))
 
-    def _keep_telling(self, notifier: Notifier, stop: threading.Event) -> None:
+    def _keep(self, what: str, keep: Callable[[threading.Event], None], stop: threading.Event) -> None:
+        """Keep it until ``stop``. A defect ends the controller: operators would wait for messages, and owners for
+        notices, that never come."""
         try:
-            keep_notifying(notifier, stop, self._log, speaks=self._stats.leads)
-        except Exception:  # noqa: BLE001 - as in _or_end: operators would wait for messages that never come
-            self._end_by_defect("the notifier")
-
-    def _end_by_defect(self, what: str) -> None:
-        self._log.critical(f"{what} failed; please report this defect of healthd", exc_info=True)
-        self._failed = True
-        if not self._stop.is_set():  # as in _or_end
-            self._signals.end()
+            keep(stop)
+        except Exception:  # noqa: BLE001 - as in _or_end
+            self._log.critical(f"{what} failed; please report this defect of healthd", exc_info=True)
+            self._failed = True
+            if not self._stop.is_set():  # as in _or_end
+                self._signals.end()
 
     def _ledger(self, held: contextlib.ExitStack) -> LedgerFile | None:
         """The ledger of the keepers; its file is opened by the first that needs it."""
@@ -327,7 +326,7 @@ class ControllerService:
         work, log = self._work, self._log
         cluster, fencer = work.incident_backend, work.fence_backend
         keeper = FleetKeeper(self._config, work.reading, cluster, self._stats, log, ledger=ledger, fencer=fencer)
-        _begin_thread(held, "fleet", partial(self._keep_fleet, keeper))
+        _begin_thread(held, "fleet", partial(self._keep, "the reading of the fleet", keeper.keep))
 
     def _begin_jobs(self, held: contextlib.ExitStack, ledger: LedgerFile | None) -> None:
         """Keep the ends of jobs in the ledger, and tell their owners."""
@@ -337,21 +336,9 @@ class ControllerService:
         command = config.notify.owner_command
         tell = partial(run_with, command) if command else None
         keeper = JobKeeper(jobs, ledger.opened, config.policy, self._log, tell=tell)
-        compare = JobComparer.of(config, jobs, self._stats, self._log)
+        compare = JobComparer.of(config, jobs.running, self._stats, self._log)
         watch = JobWatch(jobs, self._work.reading, keeper, self._log, compare=compare)
-        _begin_thread(held, "jobs", partial(self._keep_jobs, watch))
-
-    def _keep_jobs(self, watch: JobWatch, stop: threading.Event) -> None:
-        try:
-            watch.keep(stop)
-        except Exception:  # noqa: BLE001 - as in _or_end: owners would wait for notices that never come
-            self._end_by_defect("the watch of jobs")
-
-    def _keep_fleet(self, keeper: FleetKeeper, stop: threading.Event) -> None:
-        try:
-            keeper.keep(stop)
-        except Exception:  # noqa: BLE001 - as in _or_end: messages of nodes would never be joined to one again
-            self._end_by_defect("the reading of the fleet")
+        _begin_thread(held, "jobs", partial(self._keep, "the watch of jobs", watch.keep))
 
     def _sync(self, sync: ControllerSync) -> Sequence[NodeStatus]:
         """The node statuses after one more sync. A sync that fails keeps the last known statuses in the stats."""

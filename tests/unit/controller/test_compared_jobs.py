@@ -37,7 +37,7 @@ class Cluster:
 
     def make(self, every_s: float) -> JobComparer:
         return JobComparer(
-            self,
+            self.running,
             self.stats,
             structlog.wrap_logger(structlog.testing.CapturingLogger()),
             every_s=every_s,
