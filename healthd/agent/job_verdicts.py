@@ -21,6 +21,7 @@ from healthd.core.check import Check
 from healthd.core.encodable import NOT_JSON, json_text
 from healthd.core.errors import BackendError, StoreError
 from healthd.core.hostlist import unfolded
+from healthd.core.json_fields import json_fields
 from healthd.core.model import NODE, Component, Event, Mode, Outcome
 from healthd.job.blame import JOB_EVENT, Blame, JobVerdict, blame
 from healthd.job.held import release_words
@@ -423,22 +424,13 @@ def _data(job: Job, verdict: JobVerdict, blamed: bool) -> Mapping[str, object]:
     """The verdict as the audit trail and ``healthd job --json`` have it."""
     return {
         "job": job.id,
-        "user": job.user,
-        "nodes": job.nodes,
-        "start": job.start.isoformat() if job.start else None,
-        "end": job.end.isoformat() if job.end else None,
-        "ending": job.ending,
-        "restarts": job.restarts,
+        **json_fields(job, "user", "nodes", "start", "end", "ending", "restarts"),
         "verdict": verdict.blame.value,
         "why": verdict.why,
         "blamed": blamed,
         "evidence": [
             {
-                "speaks_for": each.speaks_for.value,
-                "code": each.code,
-                "component": each.component,
-                "at": each.at.isoformat(),
-                "message": each.message,
+                **json_fields(each, "speaks_for", "code", "component", "at", "message"),
                 "critical": each.is_critical,
                 "before": each.before,
             }

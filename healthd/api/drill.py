@@ -11,6 +11,7 @@ from typing import Any
 from healthd.agent.agent import Agent
 from healthd.api.wire import Reply
 from healthd.core.errors import HealthdError, UsageError
+from healthd.core.json_fields import json_fields
 from healthd.drill.chain import (
     EXIT_CODE,
     KINDS,
@@ -58,13 +59,9 @@ def as_data(report: DrillReport) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
         "drill": True,
-        "id": report.id,
-        "node": report.node,
-        "kind": report.kind,
-        "what": report.what,
+        **json_fields(report, "id", "node", "kind", "what"),
         "asked_by": report.who,
-        "forced": report.forced,
-        "began": report.began.isoformat(),
+        **json_fields(report, "forced", "began"),
         "limit_s": round(report.limit_s, 3),
         "result": report.ended,
         "took_s": round(report.took_s, 4),
@@ -74,9 +71,7 @@ def as_data(report: DrillReport) -> dict[str, Any]:
         "levels": [_level_data(each) for each in report.levels],
         "plan": {"mode": report.plan_mode, "steps": list(report.plan)},
         "budget": dict(zip(("out", "limit", "nodes"), report.budget, strict=True)) if report.budget else None,
-        "ends_by": report.ends_by,
-        "real": list(report.real),
-        "notes": list(report.notes),
+        **json_fields(report, "ends_by", "real", "notes"),
     }
 
 
@@ -171,6 +166,5 @@ def _level_data(level: Level) -> dict[str, Any]:
         "message": level.reason,
         "steps": list(level.steps),
         "rule": {"name": level.rule, "reason": level.rule_reason},
-        "ladder": list(level.ladder),
-        "cannot": dict(level.cannot),
+        **json_fields(level, "ladder", "cannot"),
     }

@@ -11,6 +11,7 @@ from typing import Any
 from healthd.agent.agent import Agent
 from healthd.api.wire import Reply
 from healthd.core.errors import BackendError, HealthdError
+from healthd.core.json_fields import json_fields
 from healthd.core.model import Action, Diagnosis, Mode, Refusal, Step
 from healthd.judge.causes import causes_of
 from healthd.judge.devices import DeviceNames, device_range, renamed
@@ -81,19 +82,9 @@ def _operator(engine: Engine) -> str:
 def remediation_plan(remediation: Remediation, rules: Rules, opted_out: str = "") -> dict[str, Any]:
     """The step of an open remediation, and the steps that follow."""
     return {
-        "id": remediation.id,
-        "code": remediation.code,
-        "component": remediation.component,
-        "step": remediation.step,
-        "phase": remediation.phase,
-        "since": remediation.since.isoformat(),
-        "attempts": remediation.attempts,
+        **json_fields(remediation, "id", "code", "component", "step", "phase", "since", "attempts"),
         "then": list(remediation.steps[remediation.index + 1 :]),
-        "ladder": list(remediation.ladder),
-        "end": remediation.end,
-        "note": remediation.note,
-        "command": remediation.command,
-        "release_command": remediation.release_command,
+        **json_fields(remediation, "ladder", "end", "note", "command", "release_command"),
         "approval": _approval(remediation, rules),
         "job": stands(remediation.job) if remediation.job is not None else "",
         "message": _remediation_message(remediation, rules, opted_out),
@@ -105,10 +96,7 @@ def _approval(remediation: Remediation, rules: Rules) -> dict[str, Any] | None:
     if (approval := awaited(remediation)) is None:
         return None
     return {
-        "remedy": approval.remedy,
-        "code": approval.code,
-        "component": approval.component,
-        "asked": approval.asked.isoformat(),
+        **json_fields(approval, "remedy", "code", "component", "asked"),
         "message": waiting_words(remediation, rules),
     }
 

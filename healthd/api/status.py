@@ -23,6 +23,7 @@ from healthd.api.plan_cache import PlanCache
 from healthd.checklib.runbooks import runbook_url
 from healthd.checklib.tables import instance_profile
 from healthd.core.errors import StoreError
+from healthd.core.json_fields import json_fields
 from healthd.core.model import Event, Status, Step
 from healthd.judge.devices import DeviceNames, folded_texts
 from healthd.observe.cause_text import cause_data, cause_lines, finding_lines, for_reading, head_line
@@ -151,28 +152,12 @@ def _remediation_data(agent: Agent, remediation: Remediation | None, names: Devi
     opted_out, rules = agent.engine.opted_out(), agent.engine.rules
     planned = remediation_plan(remediation, rules, opted_out)
     return {
-        "id": remediation.id,
-        "opened": remediation.opened.isoformat(),
-        "text": remediation.text,
-        "step": remediation.step,
-        "phase": remediation.phase,
-        "steps": list(remediation.steps),
-        "attempts": remediation.attempts,
-        "why": remediation.why,
-        "command": remediation.command,
-        "release_command": remediation.release_command,
-        "note": remediation.note,
-        "evidence": remediation.evidence,
-        "code": remediation.code,
-        "component": remediation.component,
+        **json_fields(remediation, "id", "opened", "text", "step", "phase", "steps", "attempts", "why", "command"),
+        **json_fields(remediation, "release_command", "note", "evidence", "code", "component"),
         "where": names.of(remediation.component),
-        "since": remediation.since.isoformat(),
-        "then": list(remediation.steps[remediation.index + 1 :]),
-        "end": remediation.end,
+        **{name: planned[name] for name in ("since", "then", "end", "approval", "message")},
         "is_out": remediation.hold is not None or remediation.fenced,
         "at_rest": paused_by(remediation, rules, opted_out),
-        "approval": planned["approval"],
-        "message": planned["message"],
     }
 
 

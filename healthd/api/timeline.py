@@ -20,6 +20,7 @@ from msgspec.structs import replace
 
 from healthd.config.values import did_you_mean
 from healthd.core.errors import StoreError, UsageError
+from healthd.core.json_fields import json_fields
 from healthd.core.model import Event
 from healthd.judge.devices import DeviceNames, device_names, folded_texts
 from healthd.observe.text_lines import Level, TextLine, joined
@@ -245,18 +246,5 @@ def _remediation_line(data: Mapping[str, Any], names: DeviceNames) -> TextLine:
 
 
 def _remediation_data(remediation: Remediation) -> dict[str, Any]:
-    return {
-        "id": remediation.id,
-        "code": remediation.code,
-        "component": remediation.component,
-        "remedy": remediation.remedy,
-        "why": remediation.why,
-        "text": remediation.text,
-        "opened": remediation.opened.isoformat(),
-        "since": remediation.since.isoformat(),
-        "steps": list(remediation.steps),
-        "step": remediation.step,
-        "attempts": remediation.attempts,
-        "end": remediation.end,
-        "note": remediation.note,
-    }
+    named = json_fields(remediation, "id", "code", "component", "remedy", "why", "text", "opened", "since", "steps")
+    return named | json_fields(remediation, "step", "attempts", "end", "note")

@@ -8,6 +8,7 @@ from argparse import Namespace
 from healthd.api.wire import Reply
 from healthd.config.report import documented_fields
 from healthd.core.check import discover
+from healthd.core.json_fields import json_fields
 
 
 def answer(options: Namespace) -> Reply:
@@ -16,17 +17,9 @@ def answer(options: Namespace) -> Reply:
     if options.json:
         data = [
             {
-                "name": check.name,
-                "title": check.title,
-                "interval_s": check.interval_s,
-                "on": check.on,
-                "settings": [
-                    {"name": f.name, "default": f.default, "doc": f.doc} for f in documented_fields(check.settings)
-                ],
-                "codes": [
-                    {"code": c.code, "severity": c.severity, "remedy": c.remedy, "meaning": c.meaning}
-                    for c in check.codes
-                ],
+                **json_fields(check, "name", "title", "interval_s", "on"),
+                "settings": [json_fields(f, "name", "default", "doc") for f in documented_fields(check.settings)],
+                "codes": [json_fields(code, "code", "severity", "remedy", "meaning") for code in check.codes],
             }
             for check in checks
         ]

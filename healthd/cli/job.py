@@ -24,6 +24,7 @@ from healthd.cli.settings import loaded, socket_path
 from healthd.config.schema.config import Config
 from healthd.core.errors import BackendError, HealthdError, StoreError
 from healthd.core.hostlist import unfolded
+from healthd.core.json_fields import json_fields
 from healthd.fleet.nodes import FleetNode
 from healthd.job.blame import Blame
 from healthd.job.held import release_words
@@ -40,6 +41,7 @@ EXIT_CODE: Mapping[Blame, int] = {Blame.NONE: 0, Blame.JOB: 0, Blame.NODE: 1, Bl
 _NO_FAULT = frozenset({"COMPLETED", "PREEMPTED", "CANCELLED"})
 """States of a job of which no node wrote anything: its end is no failure."""
 _SHOWN = 16
+_OF_AN_END = ("at", "run", "nodes", "state", "ending", "verdict", "sentence", "code")
 """Nodes with a line of their own, where all have nothing to say."""
 
 
@@ -138,19 +140,7 @@ def job_data(
             for each in nodes
         ],
         "here": list(own),
-        "ledger": [
-            {
-                "at": each.at.isoformat(),
-                "run": each.run,
-                "nodes": each.nodes,
-                "state": each.state,
-                "ending": each.ending,
-                "verdict": each.verdict,
-                "sentence": each.sentence,
-                "code": each.code,
-            }
-            for each in ends
-        ],
+        "ledger": [json_fields(each, *_OF_AN_END) for each in ends],
         "advice": _advice(job, verdict, end)
         if job is not None or own or ends
         else f"read the job's own output; where slurmdbd runs, `sacct -j {name}` has how it ended",

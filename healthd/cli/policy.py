@@ -16,6 +16,7 @@ from healthd.cli.settings import loaded
 from healthd.config.schema.config import Config
 from healthd.core.check import CodeForm
 from healthd.core.errors import UsageError
+from healthd.core.json_fields import json_fields
 from healthd.core.model import Component, Mode, Remedy
 from healthd.remediation.decide.on_job import WAIT, parse
 from healthd.remediation.decide.rules import STANDING, Ladder, Policy, Rule
@@ -58,16 +59,9 @@ def _rule_data(rule: Rule) -> dict[str, Any]:
     return {
         "name": rule.name or "(the finding's own remedy)",
         "of": "site" if rule.site else "healthd" if rule in STANDING else "shipped",
-        "codes": list(rule.codes),
-        "components": list(rule.components),
-        "instance_types": list(rule.instance_types),
-        "together_with": list(rule.together_with),
-        "ladder": None if rule.ladder is None else list(rule.ladder),
+        **json_fields(rule, "codes", "components", "instance_types", "together_with", "ladder"),
         "on_job": None if rule.on_job is None else str(rule.on_job),
-        "notify_owner": rule.notify_owner,
-        "mode": rule.mode,
-        "reason": rule.reason,
-        "source": rule.source,
+        **json_fields(rule, "notify_owner", "mode", "reason", "source"),
     }
 
 

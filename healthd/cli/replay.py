@@ -17,13 +17,15 @@ from healthd.api.wire import Reply
 from healthd.cli.output import progress_line
 from healthd.cli.settings import loaded
 from healthd.core.errors import UsageError
+from healthd.core.json_fields import json_fields
 from healthd.core.model import Mode
 from healthd.judge.devices import DeviceNames
 from healthd.observe.text_lines import TextLine, joined
 from healthd.replay.replay import Replayed, ReplayedFile, Trial, replay
-from healthd.replay.story import DAY, HOUR, Outage, Story, most_within
+from healthd.replay.story import DAY, HOUR, Story, most_within
 
 SCHEMA = "healthd.replay/v1"
+_OF_AN_OUTAGE = ("began", "ended", "action", "code", "remedy", "remedies", "out_s", "waiting_s")
 _STORE = "event store"
 _BY_THE_OPERATOR = "kept out for the operator"
 
@@ -56,9 +58,9 @@ def as_data(done: Replayed) -> dict[str, Any]:
         "hosts": [
             {
                 "host": story.host,
-                "happenings": [{**asdict(each), "at": each.at.isoformat()} for each in story.happenings],
-                "outages": [_outage_data(outage) for outage in story.outages],
-                "decision": {"action": story.decision.action, "reason": story.decision.reason},
+                "happenings": [json_fields(each, *each.__struct_fields__) for each in story.happenings],
+                "outages": [json_fields(outage, *_OF_AN_OUTAGE) for outage in story.outages],
+                "decision": json_fields(story.decision, "action", "reason"),
                 "open_faults": list(story.open_faults),
                 **_hours([story]),
                 **_conduct([story]),
@@ -184,19 +186,6 @@ def _text(hours: dict[str, Any]) -> str:
     by = ", ".join(f"{count} {remedy}" for remedy, count in hours["by_remedy"].items())
     draining = f", {hours['of_that_draining_hours']:g} of them while the job runs on" if by else ""
     return f"{hours['out_hours']:g} node-hours out{draining} ({by})"
-
-
-def _outage_data(outage: Outage) -> dict[str, Any]:
-    return {
-        "began": outage.began.isoformat(),
-        "ended": outage.ended.isoformat() if outage.ended is not None else None,
-        "action": outage.action,
-        "code": outage.code,
-        "remedy": outage.remedy,
-        "remedies": list(outage.remedies),
-        "out_s": outage.out_s,
-        "waiting_s": outage.waiting_s,
-    }
 
 
 def _h(seconds: float) -> str:

@@ -17,6 +17,7 @@ from msgspec import Struct
 from healthd.api.headline import STEP_TEXT
 from healthd.checklib.runbooks import runbook_url, steps
 from healthd.core.check import Check, CodeForm
+from healthd.core.json_fields import json_fields
 from healthd.core.model import (
     Action,
     ClearsBy,
@@ -181,24 +182,15 @@ def runbook_data(runbook: CodeRunbook) -> dict[str, Any]:
     """The fields of ``explain --json``."""
     return {
         "schema": SCHEMA,
-        "code": runbook.code,
-        "found_by": runbook.found_by,
-        "policy": runbook.policy,
-        "url": runbook.url,
+        **json_fields(runbook, "code", "found_by", "policy", "url"),
         "forms": [
             {
-                "form": each.form.form,
-                "meaning": each.form.meaning,
-                "severity": each.form.severity,
+                **json_fields(each.form, "form", "meaning", "severity"),
                 "calls_for": each.form.remedy,
-                "usable": each.usable,
-                "modes": dict(each.modes),
-                "do": list(each.do),
+                **json_fields(each, "usable", "modes", "do"),
                 "clears_by": each.form.clears_by or "",
                 "ends": each.ends,
-                "reason": each.form.reason,
-                "notes": list(each.form.notes),
-                "source": each.form.source,
+                **json_fields(each.form, "reason", "notes", "source"),
             }
             for each in runbook.forms
         ],

@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from healthd.config.schema.config import PolicySection
 from healthd.core.errors import BackendError, ConfigError, StoreError
 from healthd.core.hostlist import unfolded
+from healthd.core.json_fields import json_fields
 from healthd.core.model import NODE, Component
 from healthd.fleet.nodes import FleetNode, FleetPicture
 from healthd.job.blame import Blame
@@ -279,12 +280,8 @@ def _notice(job: LedgerJob, cluster: str) -> Mapping[str, Any]:
     return {
         "schema": SCHEMA,
         "cluster": cluster,
-        "job": job.job,
-        "user": job.user,
-        "nodes": job.nodes,
-        "state": job.state,
+        **json_fields(job, "job", "user", "nodes", "state"),
         "ended": job.at.isoformat(),
-        "ending": job.ending,
-        "verdict": job.verdict,
+        **json_fields(job, "ending", "verdict"),
         "text": job.notice,
     }

@@ -8,6 +8,7 @@ from typing import Any
 
 from healthd.core.ages import age, lasting
 from healthd.core.hostlist import folded
+from healthd.core.json_fields import json_fields
 from healthd.fleet.incidents import CauseKind, Incident
 from healthd.observe.text_lines import Level, TextLine, joined
 from healthd.remediation.records.domain_fence import DomainFence
@@ -38,18 +39,9 @@ def incident_data(incident: Incident) -> dict[str, Any]:
     return {
         "id": incident.id,
         "open": incident.is_open,
-        "root": incident.root,
-        "codes": list(incident.codes),
+        **json_fields(incident, "root", "codes"),
         "cause": {"kind": incident.cause.kind.value, "value": incident.cause.value},
-        "began": incident.began.isoformat(),
-        "ended": incident.ended.isoformat() if incident.ended else None,
-        "first": incident.first,
-        "nodes": list(incident.nodes),
-        "active": list(incident.active),
-        "unknown": list(incident.unknown),
-        "hosts": incident.hosts,
-        "trend": incident.trend.value,
-        "slow": incident.slow,
+        **json_fields(incident, "began", "ended", "first", "nodes", "active", "unknown", "hosts", "trend", "slow"),
         "critical": incident.grave,
         "domain_broken": incident.broken_domain,
     }

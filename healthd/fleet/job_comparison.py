@@ -14,6 +14,7 @@ import msgspec
 from msgspec import Struct
 
 from healthd.core.errors import BackendUnknown
+from healthd.core.json_fields import json_fields
 from healthd.fleet.asking import NodeAnswer, NodeDocument
 from healthd.judge.job_patterns import QUIET_S, THRESHOLD, WARM_UP_S, JobFinding, all_wait, found
 from healthd.judge.peers import (
@@ -198,12 +199,9 @@ def _finding_data(each: JobFinding) -> dict[str, Any]:
 
 def _deviation_data(each: Deviation) -> dict[str, Any]:
     return {
-        "node": each.node,
-        "component": each.component,
-        "label": each.label,
+        **json_fields(each, "node", "component", "label"),
         "reading": each.trait.name,
-        "value": each.value,
-        "usual": each.usual,
+        **json_fields(each, "value", "usual"),
         "score": round(each.score, 2),
         "peers": each.peers,
     }

@@ -10,6 +10,7 @@ from datetime import datetime
 from typing import Any
 
 from healthd.core.ages import age
+from healthd.core.json_fields import json_fields
 from healthd.core.model import Remedy
 from healthd.judge.causes import Cause
 from healthd.judge.devices import DeviceNames, with_range
@@ -27,14 +28,9 @@ def cause_data(cause: Cause) -> dict[str, Any]:
         "code": cause.code,
         "severity": cause.severity or "unknown",
         "where": cause.where,
-        "since": cause.since.isoformat() if cause.since else None,
-        "messages": list(cause.messages),
-        "explains": list(cause.explains),
-        "acknowledged": cause.acknowledged,
+        **json_fields(cause, "since", "messages", "explains", "acknowledged"),
         "next_step": _step_of(cause),
-        "optional": cause.optional,
-        "components": list(cause.components),
-        "checks": list(cause.checks),
+        **json_fields(cause, "optional", "components", "checks"),
     }
 
 

@@ -13,6 +13,7 @@ from typing import Any
 from msgspec import Struct, field
 
 from healthd import __version__
+from healthd.core.json_fields import json_fields
 from healthd.core.model import Diagnosis, Outcome, Reading, Severity, Status, Verdict
 from healthd.judge.causes import Cause, causes_of, unknowns_of
 from healthd.judge.devices import DeviceNames, device_range
@@ -82,12 +83,7 @@ def as_data(report: Report, *, evidence: bool = True) -> dict[str, Any]:
     count."""
     return {
         "schema": SCHEMA,
-        "node": report.node,
-        "boot_id": report.boot_id,
-        "instance_type": report.instance_type,
-        "generated_at": report.generated_at.isoformat(),
-        "source": report.source,
-        "verdict": report.verdict,
+        **json_fields(report, "node", "boot_id", "instance_type", "generated_at", "source", "verdict"),
         "checks": [_check_data(view, evidence) for view in report.checks],
         "diagnoses": [diagnosis_data(diagnosis) for diagnosis in report.diagnoses],
     }
@@ -95,14 +91,7 @@ def as_data(report: Report, *, evidence: bool = True) -> dict[str, Any]:
 
 def diagnosis_data(diagnosis: Diagnosis) -> dict[str, Any]:
     """One diagnosis in the shape of ``healthd.verdict/v1``."""
-    return {
-        "code": diagnosis.code,
-        "component": str(diagnosis.component),
-        "severity": diagnosis.severity,
-        "remedy": diagnosis.remedy,
-        "reasons": list(diagnosis.reasons),
-        "since": diagnosis.since.isoformat(),
-    }
+    return json_fields(diagnosis, "code", "component", "severity", "remedy", "reasons", "since")
 
 
 def as_text(report: Report, *, mode: str = "", verbose: bool = False, colour: bool = False) -> str:
@@ -140,7 +129,7 @@ def ok_line(fine: int, absent: int, *facts: str) -> TextLine:
 
 
 def _check_data(view: CheckView, evidence: bool) -> dict[str, Any]:
-    figures = {"figures": [_figure_data(figure) for figure in view.figures]} if view.figures else {}
+    figures = [json_fields(each, "component", "name", "value", "limit", "limit_source") for each in view.figures]
     return {
         "name": view.outcome.check,
         "outcome": view.status,
@@ -148,17 +137,7 @@ def _check_data(view: CheckView, evidence: bool) -> dict[str, Any]:
         "age_s": round(view.age_s, 3),
         "duration_ms": round(view.outcome.duration_s * 1000, 3),
         "findings": [_finding_data(fault, evidence) for fault in view.faults],
-        **figures,
-    }
-
-
-def _figure_data(figure: Reading) -> dict[str, Any]:
-    return {
-        "component": str(figure.component),
-        "name": figure.name,
-        "value": figure.value,
-        "limit": figure.limit,
-        "limit_source": figure.limit_source,
+        **({"figures": figures} if figures else {}),
     }
 
 

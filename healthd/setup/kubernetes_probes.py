@@ -21,6 +21,7 @@ from healthd.agent.node_facts import runs_kubernetes
 from healthd.agent.wiring import open_orchestrator
 from healthd.config.schema.config import Config
 from healthd.core.errors import BackendDenied, BackendError, BackendUnknown, ConfigError
+from healthd.core.json_fields import json_fields
 from healthd.core.model import Mode
 from healthd.remediation.decide.fleet import CLUSTER
 from healthd.remediation.orchestrators.kubernetes.objects import budget as leases
@@ -236,14 +237,7 @@ def _rights(api: KubeApi, config: Config, node: str) -> Iterator[DoctorResult]:
 def _may(api: KubeApi, right: Right) -> bool:
     from healthd.remediation.orchestrators.kubernetes.api import ResourceKind
 
-    wanted = {
-        "verb": right.verb,
-        "group": right.group,
-        "resource": right.resource,
-        "subresource": right.subresource,
-        "name": right.name,
-        "namespace": right.namespace,
-    }
+    wanted = json_fields(right, "verb", "group", "resource", "subresource", "name", "namespace")
     spec = {"resourceAttributes": {key: value for key, value in wanted.items() if value}}
     status = api.create(ResourceKind.ACCESS_REVIEW, {"spec": spec}).get("status") or {}
     if "allowed" not in status:

@@ -195,6 +195,8 @@ def test_every_field_of_the_verdict_is_described() -> None:
     text = (REFERENCE / "verdict.md").read_text(encoding="utf-8")
     source = (ROOT / "healthd/observe/report.py").read_text(encoding="utf-8")
     written = set(re.findall(r'^ {8}"(\w+)": ', source, re.MULTILINE))
+    for named in re.findall(r"\bjson_fields\(\w+, (.*)\)", source):
+        written |= set(re.findall(r'"(\w+)"', named))
     assert {"schema", "findings", "remedy"} <= written
     assert SCHEMA in text
     assert {name for name in written if f"| `{name}` |" not in text} == set()

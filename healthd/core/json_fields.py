@@ -1,0 +1,30 @@
+"""Fields of a record under their own names, as JSON has them. Pure.
+
+It leaves out what is not named: a new field of a record is in no document until it is named there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from healthd.core.model import Component
+
+
+def json_fields(record: object, *names: str) -> dict[str, Any]:
+    """These fields: a time as ISO 8601, a component by its name, a tuple as a list, a mapping as a dict."""
+    return {name: _plain(getattr(record, name)) for name in names}
+
+
+def _plain(value: Any) -> Any:
+    match value:
+        case datetime():
+            return value.isoformat()
+        case Component():
+            return str(value)
+        case tuple():
+            return [_plain(each) for each in value]
+        case Mapping():
+            return dict(value)
+    return value
