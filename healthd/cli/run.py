@@ -10,6 +10,7 @@ from healthd.api.wire import Reply
 from healthd.cli.settings import loaded, served
 from healthd.daemon.late_tls import import_without_tls
 from healthd.remediation.policy_files import policy_of
+from healthd.sources.command import adopt_children
 
 
 def answer(options: Namespace) -> Reply:
@@ -18,6 +19,7 @@ def answer(options: Namespace) -> Reply:
     Before a reload, the running daemon tests the new configuration on this machine.
     """
     import_without_tls()
+    adopt_children()
     hurry = begun()
     values = loaded(options, hurry)
     policy_of(values.config.policy, None)  # rejects rules for codes that no check reports

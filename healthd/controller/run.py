@@ -46,6 +46,7 @@ from healthd.notify.notifier import keep_notifying
 from healthd.remediation.controller.node_status import NodeStatus, merged
 from healthd.remediation.decide.fleet import Scope
 from healthd.remediation.provisioners.from_config import found_by_controller
+from healthd.sources.command import adopt_children
 from healthd.state.store import Store
 
 if TYPE_CHECKING:
@@ -67,6 +68,7 @@ def control(config: Config, *, once: bool = False, load: Callable[[], object]) -
     """
     log = service_logger(config.daemon.log_level)
     manager = take_address()
+    adopt_children()
     signals = Signals(manager, log, load)
     code = ControllerService(config, log, open_work(config), once=once, manager=manager, signals=signals).run()
     signals.start_again()

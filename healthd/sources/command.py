@@ -123,6 +123,7 @@ def run_configured(
     input: str | None = None,  # noqa: A002  as above
     limit_bytes: int = LIMIT_BYTES,
     leave_nothing: bool = False,
+    on_start: Callable[[int], None] | None = None,
 ) -> CommandResult:
     """Run a command of the site's configuration as ``run_command`` does. Root runs none that other users may write: a
     child judges that first, within the same deadline, as the files may lie on a file system that hangs.
@@ -133,7 +134,13 @@ def run_configured(
     if os.geteuid() == 0 and (why := _why_not_run(argv, timeout_s)):
         raise SourceUnreadable(why)
     return run_command(
-        argv, timeout_s=timeout_s, input=input, limit_bytes=limit_bytes, leave_nothing=leave_nothing, since_s=since_s
+        argv,
+        timeout_s=timeout_s,
+        input=input,
+        limit_bytes=limit_bytes,
+        leave_nothing=leave_nothing,
+        on_start=on_start,
+        since_s=since_s,
     )
 
 
@@ -161,9 +168,56 @@ def find_tool(name: str, extra_dirs: Iterable[str] = (), *, env: Mapping[str, st
     raise SourceMissing(_missing_text(name, dirs, f"{name}: not found"))
 
 
+class CommandsUnderWay:
+    """The commands of one machine's checks. They end with it: after that nothing keeps their deadlines. Safe to use
+    from many threads."""
+
+    def __init__(self) -> None:
+        self._changing = threading.Lock()
+        self._pids: set[int] = set()
+        self._ended = False
+
+    @contextlib.contextmanager
+    def one(self) -> Iterator[Callable[[int], None]]:
+        """The ``on_start`` of one command, which is under way until this block ends."""
+        mine: list[int] = []
+
+        def begun(pid: int) -> None:
+            mine.append(pid)
+            with self._changing:
+                self._pids.add(pid)
+                if self._ended:
+                    kill_group(pid)
+
+        try:
+            yield begun
+        finally:
+            with self._changing:
+                self._pids.difference_update(mine)
+
+    def end(self) -> None:
+        """Kill those under way, and each that a check still starts."""
+        with self._changing:
+            self._ended = True
+            for pid in self._pids:
+                kill_group(pid)
+
+
+def adopt_children() -> None:
+    """Know the children of the program that this process ran before, so that each is reaped once it has ended: a reload
+    starts healthd again in its own process. To be called before this program starts any."""
+    with contextlib.suppress(ChildProcessError):  # it has none, as at any other start
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        with _left_lock:
+            _inherited.update(_children())
+
+
 def abandoned() -> tuple[Abandoned, ...]:
     """The children that were killed and still live. Children that have ended since are reaped and forgotten."""
     with _left_lock:
+        for pid in tuple(_inherited):
+            if _has_ended(pid):
+                _inherited.discard(pid)
         for pid in [pid for pid, (_, child) in _left.items() if child.poll() is not None]:
             del _left[pid]
         return tuple(entry for entry, _ in _left.values())
@@ -181,6 +235,7 @@ def kill_child(child: subprocess.Popen[bytes], argv: tuple[str, ...]) -> bool:
 
 # An unreaped child keeps its pid, so holding the Popen is what makes (pid) a safe name: it cannot be used again.
 _left: dict[int, tuple[Abandoned, subprocess.Popen[bytes]]] = {}
+_inherited: set[int] = set()
 _left_lock = threading.Lock()
 
 
@@ -279,6 +334,22 @@ def _end_of(child: subprocess.Popen[bytes]) -> Iterator[int | None]:
 
 def _pipes(child: subprocess.Popen[bytes]) -> list[IO[bytes]]:
     return [pipe for pipe in (child.stdout, child.stderr) if pipe is not None]
+
+
+def _children() -> Iterator[int]:
+    """The children of this process, those that have ended with them (proc_pid_stat(5))."""
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        with contextlib.suppress(OSError), open(f"/proc/{name}/stat", encoding="utf-8", errors="replace") as stat:
+            if int(stat.read().rpartition(")")[2].split()[1]) == os.getpid():
+                yield int(name)
+
+
+def _has_ended(pid: int) -> bool:
+    """Whether a child without a Popen has ended, and is reaped now."""
+    try:
+        return os.waitpid(pid, os.WNOHANG)[0] != 0
+    except ChildProcessError:
+        return True
 
 
 def _ends_within(child: subprocess.Popen[bytes], left_s: float) -> bool:

@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from healthd.config.schema.config import Config
 from healthd.core.node import (
@@ -23,7 +23,7 @@ from healthd.core.node import (
     Space,
     Tree,
 )
-from healthd.sources.command import run_command, run_configured
+from healthd.sources.command import CommandsUnderWay, run_command, run_configured
 from healthd.sources.filesystem import LOCAL_TYPES, FilesystemSource
 from healthd.sources.identity import Identity, boot_id, find_identity, metadata_endpoint, node_name
 from healthd.sources.imds import FastStart, MetadataSource
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 class Machine(Struct, kw_only=True):
-    """One machine, as its configuration describes it. Close it to end its probe workers.
+    """One machine, as its configuration describes it. Close it to end its probe workers and commands.
 
     The reader of the kernel log answers ``kernel_log_state``. ``kernel_records`` is empty but in the copy with which a
     kernel check gets its batch. ``plugins``: the commands of the site's own checks.
@@ -54,6 +54,7 @@ class Machine(Struct, kw_only=True):
     kernel_log_state: Callable[[], KernelLogState]
     plugins: frozenset[tuple[str, ...]] = frozenset()
     kernel_records: Sequence[KernelRecord] = ()
+    commands: CommandsUnderWay = field(default_factory=CommandsUnderWay)
 
     @property
     def boot_id(self) -> str:
@@ -109,7 +110,8 @@ class Machine(Struct, kw_only=True):
     def command(self, *argv: str, timeout_s: float = 5.0) -> CommandResult:
         """Run a command with a deadline, in its own process group. Root runs no plug-in that other users may write."""
         run = run_configured if argv in self.plugins else run_command
-        return run(argv, timeout_s=timeout_s)
+        with self.commands.one() as begun:
+            return run(argv, timeout_s=timeout_s, on_start=begun)
 
     def _fstype(self, point: str) -> str:
         """The type of the file system on a mount point; "" also below one of a server: the way there may hang."""
@@ -124,7 +126,8 @@ class Machine(Struct, kw_only=True):
         self.file_systems.begin()
 
     def close(self) -> None:
-        """End the probe workers, for good."""
+        """End the probe workers and the commands of checks, for good."""
+        self.commands.end()
         self.nvml.end()
         self.file_systems.close()
 

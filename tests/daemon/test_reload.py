@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from healthd.api.exit_codes import ExitCode
@@ -78,6 +79,24 @@ def test_a_reload_that_would_end_it_changes_nothing(node: RunningNode, why: str)
     reload(node)
     node.wait(lambda: sum("started" in event.text for event in node.events()) == 2, 20, "it starts again")
     node.wait(lambda: node.status() is not None, 20, "it answers")
+
+
+def test_a_reload_leaves_no_command_of_a_check_behind(node: RunningNode) -> None:
+    """Neither one that runs on without a deadline, nor its entry in the process table once it has ended."""
+    slow = 'name = "slow"\ncommand = ["sleep", "45"]\ntimeout_s = 60'
+    node.configure(f'{LOCAL}[[checks."plugin.run".plugins]]\n{slow}\n')
+    node.start()
+    assert node.process is not None
+    daemon = psutil.Process(node.process.pid)
+
+    def commands() -> list[psutil.Process]:
+        return [each for each in daemon.children() if each.name() == "sleep"]
+
+    node.wait(commands, 20, "the plug-in runs")
+    (before,) = commands()
+    reload(node)
+    node.wait(lambda: sum("started" in event.text for event in node.events()) == 2, 20, "it starts again")
+    node.wait(lambda: not before.is_running(), 20, "the plug-in of before is gone")
 
 
 @pytest.mark.parametrize("why", [each for each in CANNOT_START if each != "state"])

@@ -285,6 +285,33 @@ def hanging_fs(tmp_path: Path) -> Iterator[HangingFs]:
         _until(lambda: not abandoned())
 
 
+_STARTED_AGAIN = """
+import os, subprocess, sys, time
+from healthd.sources.command import adopt_children, run_command
+
+if len(sys.argv) == 1:
+    children = [subprocess.Popen(["sleep", seconds]) for seconds in ("600", "0", "0.3")]
+    os.execv(sys.executable, [sys.executable, __file__, *(str(each.pid) for each in children)])
+adopt_children()
+lasting, *ending = sys.argv[1:]
+while any(os.path.exists(f"/proc/{pid}") for pid in ending):
+    run_command(["true"], timeout_s=5.0)
+    time.sleep(0.05)
+os.kill(int(lasting), 9)  # it was left alone
+print("reaped")
+"""
+
+
+def test_children_of_the_program_before_are_reaped_once_they_have_ended(tmp_path: Path) -> None:
+    """A reload starts healthd again in its own process, where nothing else reaps a child of before."""
+    script = tmp_path / "started_again.py"
+    script.write_text(_STARTED_AGAIN)
+    environ = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
+    argv = [sys.executable, str(script)]
+    done = subprocess.run(argv, env=environ, capture_output=True, text=True, timeout=limit_s(20), check=False)
+    assert (done.returncode, done.stdout) == (0, "reaped\n"), done.stderr
+
+
 @pytest.mark.kernel
 def test_a_child_that_cannot_be_killed_is_abandoned_and_counted(hanging_fs: HangingFs) -> None:
     """A D-state child costs the deadline plus 0.3 s, is counted while it lives, and is reaped once it ends."""

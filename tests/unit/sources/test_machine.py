@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -11,6 +14,7 @@ from healthd.config.load import load
 from healthd.core.check import discover
 from healthd.core.errors import SourceMissing, SourceUnreadable
 from healthd.sources.machine import Machine, open_machine
+from tests.support.limits import limit_s
 
 pytestmark = pytest.mark.process
 
@@ -66,3 +70,21 @@ def test_a_plug_in_that_is_not_there_is_missing(machine: Machine, program: Path)
     program.unlink()
     with pytest.raises(SourceMissing):
         machine.command(str(program))
+
+
+def test_the_commands_of_checks_end_with_the_machine(machine: Machine) -> None:
+    """After its close nothing keeps their deadlines; a check that goes on starts no other that lasts."""
+    ended: list[int] = []
+
+    def run() -> None:
+        ended.append(machine.command("sleep", "600", timeout_s=limit_s(30)).code)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    while not machine.commands._pids:
+        time.sleep(0.01)
+    machine.close()
+    thread.join(limit_s(10))
+    assert ended == [-signal.SIGKILL]
+    assert machine.command("sleep", "600", timeout_s=limit_s(10)).code == -signal.SIGKILL
+    assert machine.commands._pids == set()
