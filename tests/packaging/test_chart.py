@@ -419,6 +419,23 @@ def test_mounts_are_changed_by_name() -> None:
     assert {"state", "run", "dev"} <= set(mounts)
 
 
+def test_the_secrets_of_messages_are_files_for_agents_and_controllers(tmp_path: Path) -> None:
+    """The values of docs/how-to/messages.md. One that is missing keeps no pod from starting. The controller is no
+    root, and reads them by its fsGroup. A later file of values takes one away."""
+    (page,) = (
+        yaml.safe_load(each.text) for each in blocks() if each.page.endswith("/messages.md") and each.language == "yaml"
+    )
+    rendered = render({**page, "controller": {"enabled": True}})
+    file = Path(configured(rendered.config(), tmp_path).config.notify.pagerduty_key_file)
+    controller = rendered.one("Deployment", "healthd-controller")["spec"]["template"]["spec"]
+    for pod in (rendered.agent, controller):
+        (mount,) = (each for each in pod["containers"][0]["volumeMounts"] if each["mountPath"] == str(file.parent))
+        (volume,) = (each for each in pod["volumes"] if each["name"] == mount["name"])
+        secret = {"secretName": "healthd-notify", "defaultMode": 0o440, "optional": True}
+        assert (mount["readOnly"], volume["secret"]) == (True, secret)
+    assert "secret-healthd-notify" not in str(render({**page, "secrets": {"healthd-notify": None}}).objects)
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # names
 

@@ -36,6 +36,18 @@ imagePullSecrets:
 {{- end }}
 {{- end }}
 
+{{/* The files of `secrets` for agents and controllers: the mounts of a container, the volumes of its pod. */}}
+{{- define "healthd.secretMounts" -}}
+{{- range $name, $_ := include "healthd.given" .Values.secrets | fromJson }}
+- {name: secret-{{ $name }}, mountPath: /etc/healthd-secrets/{{ $name }}, readOnly: true}
+{{- end }}
+{{- end }}
+{{- define "healthd.secretVolumes" -}}
+{{- range $name, $_ := include "healthd.given" .Values.secrets | fromJson }}
+- {name: secret-{{ $name }}, secret: {secretName: {{ $name }}, defaultMode: 0440, optional: true}}
+{{- end }}
+{{- end }}
+
 {{/* "true" or "": a value of null is the profile's. */}}
 {{- define "healthd.hostNetwork" -}}
 {{- if (ternary (eq .Values.profile "full") .Values.agent.hostNetwork (kindIs "invalid" .Values.agent.hostNetwork)) }}true{{ end }}
