@@ -6,7 +6,7 @@
 #   PACKAGE   the .deb or .rpm that fits this node: a path, or an address that begins with s3:// or https://
 #   CONFIG    a config.toml, in the same way; without it `healthd init` writes one, or none where a node has one already
 #   --required  fail, where healthd could not be set up (HEALTHD_REQUIRED=1 does the same)
-#   --image     for a machine image: do not start the daemon, and write no configuration of this machine
+#   --image     for a machine image: stop the daemon and delete its state, and write no configuration of this machine
 #   --nccl      healthd-nccl of the same version, for the active tests: both packages are installed together
 # HEALTHD_SHA256 and HEALTHD_NCCL_SHA256 are the checksums of the packages, both or none; another package is not installed.
 #
@@ -86,8 +86,12 @@ install_packages() {
         # Another installation may be under way while a node starts: wait for its lock. And a roll-out that is taken back
         # installs the version before, which dnf does unasked.
         set -- -o DPkg::Lock::Timeout=300 install -y --no-install-recommends --allow-downgrades "$@"
-        DEBIAN_FRONTEND=noninteractive apt-get "$@" ||
-            { apt-get -o DPkg::Lock::Timeout=300 update && DEBIAN_FRONTEND=noninteractive apt-get "$@"; }
+        export DEBIAN_FRONTEND=noninteractive
+        apt-get "$@" || {
+            # Where a set-up ended in the middle, such as by a reboot, apt-get does nothing before this.
+            dpkg --configure -a </dev/null
+            apt-get -o DPkg::Lock::Timeout=300 update && apt-get "$@"
+        }
         ;;
     # The second time without the repositories, which a node without a way out cannot read, and of which nothing is needed.
     *.rpm) dnf install -y "$@" || dnf install -y --disablerepo='*' "$@" ;;
@@ -147,6 +151,9 @@ fi
 healthd config validate >&2 || give_up "$root/etc/healthd/config.toml is not valid"
 systemctl enable healthd.service >&2 || give_up "healthd.service cannot be enabled"
 if test -n "$image"; then
+    # Where the base of this image has healthd as well, it ran on this machine: others must not begin with its faults.
+    systemctl stop healthd.service >&2 || give_up "healthd.service cannot be stopped"
+    rm -rf "$root/var/lib/healthd" || give_up "$root/var/lib/healthd cannot be removed"
     say "$(healthd --version) is in this image, and starts with each machine"
     exit 0
 fi

@@ -41,7 +41,7 @@ esac
 exit 0
 """
 SUMS = {"HEALTHD_SHA256": "healthd", "HEALTHD_NCCL_SHA256": "healthd-nccl"}
-STANDING_IN = ("apt-get", "dnf", "aws", "curl", "healthd", "systemctl", "logger")
+STANDING_IN = ("apt-get", "dpkg", "dnf", "aws", "curl", "healthd", "systemctl", "logger")
 # A server that stops in the middle of a file, a clock that runs faster, and a disk that is full after four bytes.
 STALLED = "#!/bin/sh\nexec sleep 1000\n"
 SOON = """#!/bin/sh
@@ -193,6 +193,26 @@ def test_a_roll_out_is_taken_back_by_the_version_before(node: Node) -> None:
     first, update, second = node.called("apt-get")
     assert (first, "--allow-downgrades" in first.split()) == (second, True)
     assert update.endswith(" update")
+
+
+def test_an_installation_that_ended_in_the_middle_is_gone_on_with(node: Node) -> None:
+    """As by a reboot, or the time-out of the platform: apt-get does nothing until dpkg has gone on."""
+    text = PROGRAM.replace("exit 0", 'test -e "$HEALTHD_ROOT/dpkg" || exit 100')
+    (node.bin / "apt-get").write_text(text)
+    (node.bin / "dpkg").write_text(PROGRAM.replace("exit 0", '>"$HEALTHD_ROOT/dpkg"'))
+    done = node.run("--required", "s3://b/healthd.deb")
+    assert (done.returncode, node.called("dpkg")) == (0, ["--configure -a"]), done.stderr
+
+
+def test_an_image_has_no_state_of_the_machine_that_made_it(node: Node) -> None:
+    """Where its base has healthd, that ran there, and runs again after the upgrade. Elsewhere the state stays."""
+    node.file("var/lib/healthd/healthd.db", "")
+    assert node.run("--required", "s3://b/healthd.deb").returncode == 0
+    assert (node.root / "var/lib/healthd/healthd.db").exists()
+    node.calls.unlink()
+    assert node.run("--required", "--image", "s3://b/healthd.deb").returncode == 0
+    assert node.called("systemctl") == ["enable healthd.service", "stop healthd.service"]
+    assert not (node.root / "var/lib/healthd").exists()
 
 
 def test_a_presigned_address_is_read(node: Node) -> None:

@@ -262,7 +262,8 @@ def test_an_image_has_healthd_and_nothing_of_the_build_machine(node: Node) -> No
     passed = run(node, IMAGE, Package=PACKAGE, Sha256=SHA256)
     # The stand-in's systemctl says that the daemon is active, which must not be so at the validation.
     assert [(name, code) for name, code, _ in passed] == [("build Install", 0), ("validate ReadyToBoot", 1)]
-    assert node.called("systemctl") == ["enable healthd.service", "is-enabled healthd.service", QUIET]
+    called = ["enable healthd.service", "stop healthd.service", "is-enabled healthd.service", QUIET]
+    assert node.called("systemctl") == called
     assert "init" not in node.called("healthd")
     assert not (node.root / "etc/healthd/config.toml").exists()
     (node.bin / "systemctl").write_text('#!/bin/sh\necho "systemctl $*" >>"$CALLS"\ntest "$2" != --quiet\n')
@@ -271,8 +272,9 @@ def test_an_image_has_healthd_and_nothing_of_the_build_machine(node: Node) -> No
         ("validate ReadyToBoot", 0),
         ("test Runs", 0),
     ]
-    node.file("var/lib/healthd/healthd.db", "")
-    assert run(node, IMAGE, Package=PACKAGE, Sha256=SHA256)[-1][:2] == ("validate ReadyToBoot", 1)
+    node.file("var/lib/healthd/healthd.db", "")  # of a base that has healthd
+    assert run(node, IMAGE, Package=PACKAGE, Sha256=SHA256)[-1][:2] == ("test Runs", 0)
+    assert not (node.root / "var/lib/healthd").exists()
 
 
 QUIET = "is-active --quiet healthd.service"
