@@ -146,7 +146,9 @@ class Controller:
             self._moved(by, now)
         snapshot, slots = self._fleet.fleet(), self._fleet.slots()
         self.snapshot, self.slots = snapshot, slots
-        _keep(self._nodes, {record.node for record in snapshot.records})
+        named = {record.node for record in snapshot.records}
+        _keep(self._nodes, named)
+        self.stats.keep(named)
         holders = frozenset(slot.node for slot in slots)
         wants = [
             found for record in snapshot.records if (found := self._found(record, snapshot, holders, now)) is not None
@@ -170,7 +172,6 @@ class Controller:
         """Forget what is wanted no more, and note which acts are undecided, since when."""
         names, ids = {found.want.node for found in wants}, {found.want.id for found in wants}
         self._recent.keep(ids)
-        self.stats.keep(names)
         _keep(self._requests, ids)
         for name in self._nodes.keys() - names:
             self._nodes[name].silent_s = None

@@ -126,7 +126,8 @@ class RepairStats:
         )
 
     def keep(self, nodes: Collection[str]) -> None:
-        """Forget the nodes that ask for nothing any more."""
+        """Forget the nodes that have no record any more. One that asks for nothing is kept: where its own write took
+        the answer away, the same answer is written again, and is no other."""
         self._counted = {node: counted for node, counted in self._counted.items() if node in nodes}
 
     def time(self, before: Remediation | None, after: Remediation, now: datetime) -> None:

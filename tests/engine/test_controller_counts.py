@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from healthd.core.model import Mode, Refusal, Step
 from healthd.remediation.controller.node_status import RepairState
@@ -25,6 +26,20 @@ def test_a_replacement_is_counted_and_timed_once(world: AskedWorld) -> None:
     assert stats.stats.steps == {Step.REPLACE: 1}
     assert TAKES_S - STEP_S <= stats.stats.steps_s[Step.REPLACE] <= TAKES_S + 2 * STEP_S
     assert +stats.stats.refused == {}
+    world.close()
+
+
+def test_an_answer_that_the_node_wrote_over_is_given_again_and_counted_once(world: AskedWorld) -> None:
+    """The node's own write and the controller's answer meet: Slurm has no compare-and-swap."""
+    world.run(10)
+    answer = world.record.message
+    assert answer.startswith("replaced")
+    for _ in range(2):
+        world.run(2)
+        world.cluster.nodes[NODE].record = replace(world.record, message="").text
+        world.run(2)
+        assert world.record.message == answer
+    assert dict(world.controller.stats.answered) == {RepairState.REPAIR: 1, RepairState.DONE: 1}
     world.close()
 
 
