@@ -21,7 +21,7 @@ from healthd.core.check import Check
 from healthd.core.encodable import NOT_JSON, json_text
 from healthd.core.errors import BackendError, StoreError
 from healthd.core.hostlist import unfolded
-from healthd.core.json_fields import json_fields
+from healthd.core.json_documents import json_fields
 from healthd.core.model import NODE, Component, Event, Mode, Outcome
 from healthd.job.blame import JOB_EVENT, Blame, JobVerdict, blame
 from healthd.job.held import release_words

@@ -18,6 +18,7 @@ from healthd.api.wire import Receipt, Reply
 from healthd.config.values import did_you_mean
 from healthd.core.check import declared_by, unknown
 from healthd.core.errors import BackendError, StoreError, UsageError
+from healthd.core.json_documents import json_document
 from healthd.core.model import Clearance, ClearsBy, Event, Mode, Outcome, Verdict
 from healthd.observe.report import EXIT_CODE, Report, as_brief, as_json, as_text
 from healthd.state.monitor import has_live_job
@@ -94,18 +95,18 @@ def _active_outcomes(
 
 def status_answer(agent: Agent, board: PlanCache, options: Namespace) -> Reply:
     """The status: findings, decisions and steps of the daemon. Exit 0: it answered."""
-    from healthd.api.status import status_data, status_json, status_text  # loads the plan, and with it remediation
+    from healthd.api.status import status_data, status_text  # loads the plan, and with it remediation
 
     data = status_data(agent, board)
     if options.json:
-        return Reply(code=0, out=status_json(data))
+        return Reply(code=0, out=json_document(data))
     return Reply(code=0, out=status_text(data, verbose=options.verbose, colour=options.colour))
 
 
 def history_answer(agent: Agent, options: Namespace, *, most: int | None = None) -> Reply:
     """The timeline of the audit trail, ``most`` lines of it at most. Exit 0: it answered. Raises StoreError, UsageError
     for a remediation that never was."""
-    from healthd.api.timeline import asked_of, trail_data, trail_json, trail_text, wanted  # loads SQLite
+    from healthd.api.timeline import asked_of, trail_data, trail_text, wanted  # loads SQLite
 
     if agent.store is None:
         raise StoreError("this agent only observes and keeps no history; start the daemon: `healthd run`")
@@ -116,7 +117,7 @@ def history_answer(agent: Agent, options: Namespace, *, most: int | None = None)
         cut = f"the newest {last} lines, the most for a user who may not act; be root to see older ones"
         trail = replace(trail, cut=cut)
     data = {"node": agent.machine.name, **trail_data(trail)}
-    shown = trail_json(data) if options.json else trail_text(data, verbose=options.verbose, colour=options.colour)
+    shown = json_document(data) if options.json else trail_text(data, verbose=options.verbose, colour=options.colour)
     return Reply(code=0, out=shown)
 
 

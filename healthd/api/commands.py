@@ -5,7 +5,6 @@ Every command has a dry run, and the audit trail keeps each with its user and re
 
 from __future__ import annotations
 
-import json
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -19,6 +18,7 @@ from healthd.api.wire import Reply
 from healthd.config.values import did_you_mean
 from healthd.core.check import Learned
 from healthd.core.errors import HealthdError, StoreError, UsageError
+from healthd.core.json_documents import json_document
 from healthd.judge.history import Fault, acknowledged_text, faults_named
 from healthd.observe.text_lines import printable
 from healthd.remediation.decide.commands import REMEDIES, Command, CommandOutcome, Verb
@@ -126,7 +126,7 @@ def _head(agent: Agent, options: Namespace, *, dry_run: bool) -> dict[str, Any]:
 
 
 def _json(data: Mapping[str, Any], *, code: int = 0) -> Reply:
-    return Reply(code=code, out=json.dumps(data, indent=2) + "\n")
+    return Reply(code=code, out=json_document(data))
 
 
 def _command(options: Namespace, who: str) -> Command:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
@@ -11,7 +10,7 @@ from typing import Any
 from healthd.agent.agent import Agent
 from healthd.api.wire import Reply
 from healthd.core.errors import HealthdError, UsageError
-from healthd.core.json_fields import json_fields
+from healthd.core.json_documents import json_document, json_fields
 from healthd.drill.chain import (
     EXIT_CODE,
     KINDS,
@@ -50,7 +49,7 @@ def drill_answer(agent: Agent, options: Namespace, tick: Callable[[str], None], 
         "messages": [{"to": to, "delivered": not why, "why": why} for to, why in delivered.items()],
     }
     shown = as_text(report, agent.monitor.device_names()) + _delivered_text(delivered)
-    text = json.dumps(data, indent=2, default=str) + "\n" if options.json else shown
+    text = json_document(data) if options.json else shown
     return Reply(code=EXIT_CODE[report.ended] or int(any(delivered.values())), out=text)
 
 

@@ -40,9 +40,10 @@ from healthd.api.inventory import NodeInventory
 from healthd.api.plan_cache import PlanCache
 from healthd.api.rate_limit import RateLimit
 from healthd.api.readings import readings_json
-from healthd.api.status import status_data, status_json
+from healthd.api.status import status_data
 from healthd.core.capabilities import drop_capabilities
 from healthd.core.errors import StoreError
+from healthd.core.json_documents import json_document
 from healthd.observe.report import as_json
 
 if TYPE_CHECKING:
@@ -136,7 +137,7 @@ def agent_routes(agent: Agent, *, metrics: Callable[[], tuple[str, str]], proble
         return HttpResponse(kind="application/json", text=readings_json(agent), headers=HEADERS)
 
     def history() -> HttpResponse:
-        from healthd.api.timeline import shared_data, trail_json  # loads SQLite
+        from healthd.api.timeline import shared_data  # loads SQLite
 
         if agent.store is None:
             return HttpResponse(code=503, text="this agent only observes and keeps no history\n")
@@ -144,10 +145,10 @@ def agent_routes(agent: Agent, *, metrics: Callable[[], tuple[str, str]], proble
             data = shared_data(agent.store, agent.machine.name, agent.monitor.device_names())
         except StoreError as error:
             return HttpResponse(code=503, text=f"{error}\n")
-        return HttpResponse(kind="application/json", text=trail_json(data), headers=HEADERS)
+        return HttpResponse(kind="application/json", text=json_document(data), headers=HEADERS)
 
     def status() -> HttpResponse:
-        text = status_json(status_data(agent, board, problem=problem()))
+        text = json_document(status_data(agent, board, problem=problem()))
         return HttpResponse(kind="application/json", text=text, headers=HEADERS)
 
     def verdict(*, evidence: bool) -> HttpResponse:

@@ -11,7 +11,7 @@ from typing import Any
 from healthd.agent.agent import Agent
 from healthd.api.wire import Reply
 from healthd.core.errors import BackendError, HealthdError
-from healthd.core.json_fields import json_fields
+from healthd.core.json_documents import json_document, json_fields
 from healthd.core.model import Action, Diagnosis, Mode, Refusal, Step
 from healthd.judge.causes import causes_of
 from healthd.judge.devices import DeviceNames, device_range, renamed
@@ -63,7 +63,7 @@ def plan_answer(agent: Agent, options: Namespace) -> Reply:
         "plans": plans,
     }
     if options.json:
-        return Reply(code=0, out=json.dumps(data, indent=2, default=str) + "\n")
+        return Reply(code=0, out=json_document(data))
     names, faults = agent.monitor.device_names(), agent.monitor.history.faults.values()
     causes = causes_of([each.diagnosis for each in considered], faults, names)
     shown = [{**cause_data(each), "decisions": decisions(cause_data(each), plans, names)} for each in causes]

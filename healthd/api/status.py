@@ -8,7 +8,6 @@ renamed or removed.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import groupby
@@ -23,7 +22,7 @@ from healthd.api.plan_cache import PlanCache
 from healthd.checklib.runbooks import runbook_url
 from healthd.checklib.tables import instance_profile
 from healthd.core.errors import StoreError
-from healthd.core.json_fields import json_fields
+from healthd.core.json_documents import json_fields
 from healthd.core.model import Event, Status, Step
 from healthd.judge.devices import DeviceNames, folded_texts
 from healthd.observe.cause_text import cause_data, cause_lines, finding_lines, for_reading, head_line
@@ -105,11 +104,6 @@ def status_data(agent: Agent, board: PlanCache, *, problem: str = "") -> dict[st
         "timeline": _timeline(_news(trail), names)[-_TIMELINE:],
         "events": [f"{_time(event.at)} {event.kind}: {event.text}" for event in trail[-_EVENTS:]],
     }
-
-
-def status_json(data: Mapping[str, Any]) -> str:
-    """One JSON object, two-space indented, ending in a newline."""
-    return json.dumps(data, indent=2, default=str) + "\n"
 
 
 def status_text(data: Mapping[str, Any], *, verbose: bool = False, colour: bool = False) -> str:

@@ -5,7 +5,6 @@ The order is that of the trail, not of the clock: a clock may be stepped, the tr
 
 from __future__ import annotations
 
-import json
 import sqlite3
 from argparse import Namespace
 from collections.abc import Iterable, Iterator, Mapping
@@ -20,7 +19,7 @@ from msgspec.structs import replace
 
 from healthd.config.values import did_you_mean
 from healthd.core.errors import StoreError, UsageError
-from healthd.core.json_fields import json_fields
+from healthd.core.json_documents import json_fields
 from healthd.core.model import Event
 from healthd.judge.devices import DeviceNames, device_names, folded_texts
 from healthd.observe.text_lines import Level, TextLine, joined
@@ -144,11 +143,6 @@ def shared_data(store: Store, node: str, names: DeviceNames) -> dict[str, Any]:
     )
     remediations = tuple(replace(each, why="", text="", note="") for each in store.remediations()[-_SHARED:])
     return {"node": node, **trail_data(Trail(events=changes, remediations=remediations, newest=newest, names=names))}
-
-
-def trail_json(data: Mapping[str, Any]) -> str:
-    """One JSON object, two-space indented."""
-    return json.dumps(data, indent=2, default=str) + "\n"
 
 
 def trail_text(data: Mapping[str, Any], *, verbose: bool = False, colour: bool = False) -> str:

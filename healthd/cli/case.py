@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from argparse import Namespace
 from datetime import UTC, datetime
 
@@ -10,6 +9,7 @@ from healthd.api.wire import Reply
 from healthd.cli.fleet_memory import DEFAULT_SINCE, ledger_contents
 from healthd.cli.settings import loaded
 from healthd.core.errors import BackendUnknown, StoreError
+from healthd.core.json_documents import json_document
 from healthd.fleet.node_case import asked_contents
 from healthd.ledger.entries import LedgerContents
 from healthd.ledger.text import case_text, entry_data, selected
@@ -46,5 +46,5 @@ def _case(options: Namespace, contents: LedgerContents, since: datetime, note: s
     if options.json:
         data = {"schema": SCHEMA, "node": options.node, "since": since.isoformat(),
                 "entries": [entry_data(each) for each in entries], "text": text}  # fmt: skip
-        return Reply(code=0, out=json.dumps(data, indent=2) + "\n", err=note)
+        return Reply(code=0, out=json_document(data), err=note)
     return Reply(code=0, out=text, err=note)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from argparse import Namespace
 
 from healthd.api.wire import Reply
 from healthd.config.report import documented_fields
 from healthd.core.check import discover
-from healthd.core.json_fields import json_fields
+from healthd.core.json_documents import json_document, json_fields
 
 
 def answer(options: Namespace) -> Reply:
@@ -23,7 +22,7 @@ def answer(options: Namespace) -> Reply:
             }
             for check in checks
         ]
-        return Reply(code=0, out=json.dumps(data, indent=2, default=str) + "\n")
+        return Reply(code=0, out=json_document(data))
     lines = []
     for check in checks:
         lines.append(f"{check.name:<18} {check.often:<14} {check.title}")

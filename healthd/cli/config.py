@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from argparse import Namespace
 from pathlib import Path
@@ -20,6 +19,7 @@ from healthd.config.schema.config import Config
 from healthd.config.toml_text import Problem
 from healthd.config.values import did_you_mean
 from healthd.core.errors import ConfigError, UsageError
+from healthd.core.json_documents import json_document
 from healthd.core.strict_modes import others_may_write
 from healthd.remediation.policy_files import code_problems
 
@@ -36,7 +36,7 @@ def answer(options: Namespace) -> Reply:
         return Reply(code=0, out=config_schema_text(check_settings()))
     if options.what == "show":
         values = loaded(options)
-        text = json.dumps(as_data(values), indent=2, default=str) + "\n" if options.json else shown(values)
+        text = json_document(as_data(values)) if options.json else shown(values)
         return Reply(code=0, out=text)
     path = Path(options.config) if options.config else None
     who = (lambda config: ThisNode(config, os.environ)) if options.here else None
@@ -49,7 +49,7 @@ def answer(options: Namespace) -> Reply:
     code = ExitCode.CONFIG if problems or found else 0
     if options.json:
         data = {"problems": [*map(str, problems), *found], "warnings": warnings}
-        return Reply(code=code, out=json.dumps(data, indent=2) + "\n")
+        return Reply(code=code, out=json_document(data))
     err = annotated(problems, examined.texts) if problems else "".join(f"healthd: {wrong}\n" for wrong in found)
     err += "".join(f"healthd: warning: {warning}\n" for warning in warnings)
     return Reply(code=code, out="" if code else "the configuration is valid\n", err=err)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from argparse import Namespace
 from datetime import UTC, datetime
 from typing import Any
@@ -12,6 +11,7 @@ from healthd.cli.settings import loaded, served
 from healthd.cli.watch import watched
 from healthd.config.schema.config import Config
 from healthd.core.errors import StoreError, UsageError
+from healthd.core.json_documents import json_document
 from healthd.observe.text_lines import TextLine, joined
 
 
@@ -51,7 +51,7 @@ def _status(config: Config, *, as_json: bool) -> Reply:
     pages = any(each["page"] for each in status["nodes"])
     code = 2 if stale else int(pages)
     if as_json:
-        return Reply(code=code, out=json.dumps({**status, "stale": stale}, indent=2) + "\n")
+        return Reply(code=code, out=json_document({**status, "stale": stale}))
     err = f"healthd: this status is {age_s:.0f} s old: no controller leads now, or the leader hangs\n" if stale else ""
     return Reply(code=code, out=_status_text(status), err=err)
 

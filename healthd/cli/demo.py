@@ -17,10 +17,11 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
-from healthd.api.timeline import CHECK, Trail, stored_names, trail_data, trail_json
+from healthd.api.timeline import CHECK, Trail, stored_names, trail_data
 from healthd.api.wire import Reply
 from healthd.cli.output import progress, talk
 from healthd.core.errors import HealthdError
+from healthd.core.json_documents import json_document
 from healthd.remediation.decide.remediation import End, Remediation
 from healthd.sim.machine import SimulatedMachine
 from healthd.state.store import Store
@@ -91,7 +92,7 @@ class _Show:
 
     def as_json(self) -> str:
         """The same as data, in the shape of ``healthd history --json``."""
-        return trail_json({"simulated": True, **trail_data(self._audit())})
+        return json_document({"simulated": True, **trail_data(self._audit())})
 
     def stop(self) -> None:
         """End the daemon that the demo started."""

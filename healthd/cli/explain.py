@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from argparse import Namespace
 from inspect import cleandoc
 from typing import Any
@@ -15,6 +14,7 @@ from healthd.cli.settings import loaded
 from healthd.config.schema.config import Config
 from healthd.core.check import discover
 from healthd.core.errors import ConfigError
+from healthd.core.json_documents import json_document
 from healthd.judge.job_patterns import CODES as OF_A_JOB
 from healthd.remediation.policy_files import policy_of
 
@@ -31,7 +31,7 @@ def answer(options: Namespace) -> Reply:
         data: dict[str, Any] = runbook_data(runbook) if runbook is not None else {}
         if text is not None:
             data = as_data(text, options.code, data)
-        return Reply(code=0, out=json.dumps(data, indent=2) + "\n", err=notice)
+        return Reply(code=0, out=json_document(data), err=notice)
     parts = [as_text(text, options.code)] if text is not None else []
     parts += [runbook_text(runbook)] if runbook is not None else []
     return Reply(code=0, out="\n".join(parts), err=notice)

@@ -15,8 +15,9 @@ from healthd.cli.settings import loaded
 from healthd.cli.watch import watched
 from healthd.config.schema.config import Config
 from healthd.core.errors import BackendError, ExtraMissing, StoreError, UsageError
+from healthd.core.json_documents import json_document
 from healthd.fleet.nodes import FleetPicture, in_states
-from healthd.fleet.text import fleet_data, fleet_json, fleet_text, why_text
+from healthd.fleet.text import fleet_data, fleet_text, why_text
 
 INCIDENTS, REMEMBERED = "incidents", ("history", "report")
 """In the place of a node's name: a node of this name is shown by --json without a name."""
@@ -64,7 +65,7 @@ def _reply(options: Namespace, config: Config) -> Reply:
     nodes = tuple(in_states(fleet.nodes, options.state))
     troubled = any(each.is_trouble for each in nodes)
     if options.json:
-        out = fleet_json(fleet_data(fleet, nodes))
+        out = json_document(fleet_data(fleet, nodes))
     else:
         colour = options.colour
         out = (
@@ -89,7 +90,7 @@ def _incidents(options: Namespace, config: Config, fleet: FleetPicture) -> Reply
     after = with_fences(observed(before, fleet.nodes, fleet.at, rules_of(config.policy)), fleet.fences)
     found = after.incidents
     if options.json:
-        out = fleet_json(incidents_data(found, fleet.at, remembered=kept is not None, fences=fleet.fences))
+        out = json_document(incidents_data(found, fleet.at, remembered=kept is not None, fences=fleet.fences))
     else:
         by = (
             "remembered by the controller"

@@ -15,10 +15,11 @@ from healthd.api.exit_codes import ExitCode
 from healthd.api.wire import Reply
 from healthd.config.schema.config import Config
 from healthd.core.errors import StoreError
+from healthd.core.json_documents import json_document
 from healthd.fleet.asking import ask_here, ask_node
 from healthd.fleet.node_detail import NodeDetail
 from healthd.fleet.nodes import FleetPicture
-from healthd.fleet.text import SCHEMA, fleet_json, node_data, node_text
+from healthd.fleet.text import SCHEMA, node_data, node_text
 from healthd.ledger.database import kept_ledger
 from healthd.ledger.entries import LedgerEntry
 
@@ -34,7 +35,7 @@ def of_node(options: Namespace, config: Config, fleet: FleetPicture) -> Reply:
         return Reply(code=ExitCode.USAGE, err=f"healthd: the cluster has no node {options.node!r}{meant}\n")
     detail = _detail(config, node.name, is_there=not node.listed.asleep)
     if options.json:
-        out = fleet_json({"schema": SCHEMA, **node_data(node), **detail.data})
+        out = json_document({"schema": SCHEMA, **node_data(node), **detail.data})
     else:
         out = node_text(fleet, node, colour=options.colour) + detail.text
     return Reply(code=int(node.is_trouble), out=out)
@@ -43,7 +44,7 @@ def of_node(options: Namespace, config: Config, fleet: FleetPicture) -> Reply:
 def of_unlisted(options: Namespace, config: Config, problem: str) -> Reply:
     """The node's own answer while the cluster cannot be read. Exit 2: so its state is not known."""
     detail = _detail(config, options.node, is_there=True)
-    out = fleet_json({"schema": SCHEMA, "name": options.node, "state": None, **detail.data})
+    out = json_document({"schema": SCHEMA, "name": options.node, "state": None, **detail.data})
     return Reply(code=2, out=out if options.json else f"{options.node}\n{detail.text}", err=problem)
 
 

@@ -6,7 +6,6 @@ The freeze stands in one place in the cluster, which every node reads before eac
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import pwd
 import socket
@@ -20,6 +19,7 @@ from healthd.api.wire import Reply
 from healthd.cli.settings import loaded
 from healthd.config.schema.config import Config
 from healthd.core.errors import BackendError, UsageError
+from healthd.core.json_documents import json_document
 from healthd.observe.text_lines import printable
 from healthd.remediation.decide.freeze import Freeze
 
@@ -99,7 +99,7 @@ def _data(freezes: tuple[Freeze, ...], word: str, *, refused: str = "") -> str:
         }
         for each in freezes
     ]
-    return json.dumps({"schema": SCHEMA, "refused": refused, "freezes": rows}, indent=2) + "\n"
+    return json_document({"schema": SCHEMA, "refused": refused, "freezes": rows})
 
 
 def _lines(freezes: tuple[Freeze, ...], word: str) -> str:

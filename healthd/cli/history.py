@@ -17,11 +17,12 @@ from typing import Any
 from healthd.api.client import ask
 from healthd.api.exit_codes import ExitCode
 from healthd.api.grammar import MAX_LINES
-from healthd.api.timeline import read_trail, trail_data, trail_json, trail_text, wanted
+from healthd.api.timeline import read_trail, trail_data, trail_text, wanted
 from healthd.api.wire import Reply, Request
 from healthd.cli.output import progress, talk
 from healthd.cli.settings import loaded, socket_path
 from healthd.core.errors import HealthdError, NoDaemon, UsageError
+from healthd.core.json_documents import json_document
 
 _EVERY_S = 1.0
 
@@ -42,7 +43,7 @@ def answer(options: Namespace) -> Reply:
             raise NoDaemon(f"no daemon answers at {options.socket}; leave --socket out to read the database")
     path = _database(options)
     data = _stored(options, path)
-    out = trail_json(data) if options.json else trail_text(data, verbose=options.verbose, colour=options.colour)
+    out = json_document(data) if options.json else trail_text(data, verbose=options.verbose, colour=options.colour)
     return Reply(code=0, out=out, err=f"healthd: read from {path}, not from the daemon\n")
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import stat
 from argparse import Namespace
@@ -17,6 +16,7 @@ from healthd.cli.settings import check_settings
 from healthd.config.json_schema import FILE_NAME, config_schema_text
 from healthd.config.load import DEFAULT_PATH, load
 from healthd.core.errors import HealthdError, SourceError, UsageError
+from healthd.core.json_documents import json_document
 from healthd.daemon.textfile import written_beside
 from healthd.setup.first_config import first_config, found_lines
 from healthd.setup.forked_calls import answer_apart
@@ -86,7 +86,7 @@ def _nhc_text(path: Path) -> str:
 def _json(text: str, found: Survey, path: str) -> str:
     """``written``: the file, or "" where it is only printed."""
     data = {"schema": SCHEMA, "written": path, "configuration": text, "found": list(found_lines(found))}
-    return json.dumps(data, indent=2) + "\n"
+    return json_document(data)
 
 
 def _beside(path: Path) -> Path:

@@ -24,7 +24,7 @@ from healthd.cli.settings import loaded, socket_path
 from healthd.config.schema.config import Config
 from healthd.core.errors import BackendError, HealthdError, StoreError
 from healthd.core.hostlist import unfolded
-from healthd.core.json_fields import json_fields
+from healthd.core.json_documents import json_document, json_fields
 from healthd.fleet.nodes import FleetNode
 from healthd.job.blame import Blame
 from healthd.job.held import release_words
@@ -58,7 +58,7 @@ def answer(options: Namespace) -> Reply:
     data = job_data(options.job, job, own, nodes, problem=problem if job is None and not ends else "", ends=ends)
     code = EXIT_CODE[Blame(data["verdict"])]
     if options.json:
-        return Reply(code=code, out=json.dumps(data, indent=2) + "\n")
+        return Reply(code=code, out=json_document(data))
     return Reply(code=code, out=job_text(data, names), err=f"healthd: {problem}\n" if problem else "")
 
 

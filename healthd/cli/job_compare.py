@@ -11,8 +11,8 @@ from healthd.agent.node_facts import runs_slurm
 from healthd.api.wire import Reply
 from healthd.config.schema.config import Config
 from healthd.core.errors import BackendError, UsageError
+from healthd.core.json_documents import json_document
 from healthd.fleet.job_sources import JobSources
-from healthd.fleet.text import fleet_json
 from healthd.remediation.orchestrators.slurm.job_list import SlurmJobList
 from healthd.remediation.orchestrators.slurm.orchestrator import SlurmOrchestrator
 
@@ -29,5 +29,5 @@ def answer(options: Namespace, config: Config) -> Reply:
     if not job.nodes or job.state != "RUNNING":
         return Reply(code=2, err=f"healthd: job {options.job} is {job.state}; only a running job can be compared\n")
     result = JobSources.of(config).compared(job, gpus, datetime.now(UTC))
-    out = fleet_json(result.data) if options.json else result.text
+    out = json_document(result.data) if options.json else result.text
     return Reply(code=1 if result.findings else 0 if result.gpus else 2, out=out)

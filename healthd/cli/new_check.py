@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from argparse import Namespace
 from collections.abc import Mapping
@@ -12,6 +11,7 @@ from string import Template
 from healthd.api.wire import Reply
 from healthd.core.check import discover
 from healthd.core.errors import HealthdError, UsageError
+from healthd.core.json_documents import json_document
 from healthd.core.shipped_text import shipped_text
 
 SCHEMA = "healthd.new_check/v1"
@@ -37,7 +37,7 @@ def answer(options: Namespace) -> Reply:
         data = {"schema": SCHEMA, "dry_run": options.dry_run, "files": [str(path) for path in made]}
         if not options.dry_run:
             _write_all(made)
-        return Reply(code=0, out=json.dumps(data, indent=2) + "\n")
+        return Reply(code=0, out=json_document(data))
     if options.dry_run:
         return Reply(code=0, out=f"would write\n{names}")
     _write_all(made)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from argparse import Namespace
 from collections.abc import Iterable, Iterator
@@ -16,7 +15,7 @@ from healthd.cli.settings import loaded
 from healthd.config.schema.config import Config
 from healthd.core.check import CodeForm
 from healthd.core.errors import UsageError
-from healthd.core.json_fields import json_fields
+from healthd.core.json_documents import json_document, json_fields
 from healthd.core.model import Component, Mode, Remedy
 from healthd.remediation.decide.on_job import WAIT, parse
 from healthd.remediation.decide.rules import STANDING, Ladder, Policy, Rule
@@ -34,13 +33,13 @@ def answer(options: Namespace) -> Reply:
                 f"healthd policy show: unexpected argument {options.args[0]!r}; did you mean `healthd policy test`?"
             )
         data = shown(config, options.policy or config.policy.use)
-        return Reply(code=0, out=_as_json(data) if options.json else _shown_text(data))
+        return Reply(code=0, out=json_document(data) if options.json else _shown_text(data))
     if not options.args:
         raise UsageError("healthd policy test: name codes, such as gpu.xid.79 or 79, or log files")
     instance_type = options.instance_type or config.node.instance_type or None
     policy = policy_of(config.policy, instance_type, options.policy)
     data = tested(options.args, policy, config, instance_type)
-    return Reply(code=0, out=_as_json(data) if options.json else _tested_text(data))
+    return Reply(code=0, out=json_document(data) if options.json else _tested_text(data))
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -207,7 +206,3 @@ def ladder_text(ladder: Ladder | list[Remedy]) -> str:
 
 def _wrapped(text: str) -> list[str]:
     return wrap(text, width=110, initial_indent="    ", subsequent_indent="    ", break_on_hyphens=False)
-
-
-def _as_json(data: dict[str, Any]) -> str:
-    return json.dumps(data, indent=2) + "\n"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from argparse import Namespace
 from collections import Counter
@@ -17,7 +16,7 @@ from healthd.api.wire import Reply
 from healthd.cli.output import progress_line
 from healthd.cli.settings import loaded
 from healthd.core.errors import UsageError
-from healthd.core.json_fields import json_fields
+from healthd.core.json_documents import json_document, json_fields
 from healthd.core.model import Mode
 from healthd.judge.devices import DeviceNames
 from healthd.observe.text_lines import TextLine, joined
@@ -43,7 +42,7 @@ def answer(options: Namespace) -> Reply:
     )
     done = replay([Path(name) for name in options.files], config, trial, _counted())
     progress_line("")
-    out = json.dumps(as_data(done), indent=2, default=str) + "\n" if options.json else as_text(done)
+    out = json_document(as_data(done)) if options.json else as_text(done)
     return Reply(code=0, out=out)
 
 

@@ -17,7 +17,7 @@ from msgspec import Struct
 from healthd.api.headline import STEP_TEXT
 from healthd.checklib.runbooks import runbook_url, steps
 from healthd.core.check import Check, CodeForm
-from healthd.core.json_fields import json_fields
+from healthd.core.json_documents import json_fields
 from healthd.core.model import (
     Action,
     ClearsBy,

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import time
 from argparse import Namespace
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from healthd.agent.node_facts import runs_kubernetes
 from healthd.api.wire import Reply
@@ -16,6 +14,7 @@ from healthd.cli.output import confirmed, talk
 from healthd.cli.settings import loaded
 from healthd.config.schema.config import Config
 from healthd.core.errors import UsageError
+from healthd.core.json_documents import json_document
 from healthd.remediation.decide.fleet import CLUSTER
 
 if TYPE_CHECKING:
@@ -41,7 +40,7 @@ def _done(options: Namespace, work: KubeUninstall) -> Reply:
     outcome = work.run()
     if options.json:
         data = {"dry_run": False, "put_back": list(outcome.released), "not_cleared": dict(outcome.refused)}
-        return Reply(code=int(bool(outcome.refused)), out=_json(data))
+        return Reply(code=int(bool(outcome.refused)), out=json_document({"schema": SCHEMA, **data}))
     lines = [f"{node}  NOT cleared: {why}\n" for node, why in outcome.refused.items()]
     return Reply(code=int(bool(lines)), out=f"{''.join(lines)}{len(outcome.released)} nodes put back in service\n")
 
@@ -54,7 +53,7 @@ def _instead(options: Namespace, work: KubeUninstall) -> Reply | None:
     if options.dry_run and options.json:
         kept = {node.name: list(kept_off_by(node)) for node in annotated if kept_off_by(node)}
         data = {"dry_run": True, "would_be_put_back": kept, "written_to": [node.name for node in annotated]}
-        return Reply(code=0, out=_json(data))
+        return Reply(code=0, out=json_document({"schema": SCHEMA, **data}))
     rows = [f"{node.name}  {', '.join(kept_off_by(node))}\n" for node in annotated if kept_off_by(node)]
     effect = f"{''.join(rows)}{len(rows)} nodes would be put back in service; healthd has written to {len(annotated)}\n"
     if options.dry_run:
@@ -67,10 +66,6 @@ def _instead(options: Namespace, work: KubeUninstall) -> Reply | None:
             "healthd uninstall: refusing to act without confirmation (no terminal); pass --yes or --dry-run"
         )
     return None if is_confirmed else Reply(code=0, err="healthd: nothing was done\n")
-
-
-def _json(data: Mapping[str, Any]) -> str:
-    return json.dumps({"schema": SCHEMA, **data}, indent=2) + "\n"
 
 
 def _connected(config: Config) -> KubeApi:

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from healthd.config.schema.config import PolicySection
 from healthd.core.errors import BackendError, ConfigError, StoreError
 from healthd.core.hostlist import unfolded
-from healthd.core.json_fields import json_fields
+from healthd.core.json_documents import json_fields
 from healthd.core.model import NODE, Component
 from healthd.fleet.nodes import FleetNode, FleetPicture
 from healthd.job.blame import Blame

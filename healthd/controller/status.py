@@ -20,6 +20,7 @@ from msgspec.structs import asdict
 
 from healthd.core.encodable import NOT_JSON
 from healthd.core.errors import StoreError
+from healthd.core.json_documents import json_document
 from healthd.core.model import Mode
 from healthd.daemon.textfile import replace_file
 from healthd.remediation.controller.node_status import NodeStatus
@@ -90,7 +91,7 @@ class StatusFile:
     def show(self, status: Mapping[str, Any]) -> None:
         """Replace the file whole. Raises StoreError."""
         try:
-            replace_file(self._path, json.dumps(status, indent=2) + "\n")
+            replace_file(self._path, json_document(status))
         except OSError as error:
             raise StoreError(f"{self._path}: not written: {error.strerror or error}") from error
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from healthd.core.ages import age, lasting
 from healthd.core.hostlist import folded
-from healthd.core.json_fields import json_fields
+from healthd.core.json_documents import json_fields
 from healthd.fleet.incidents import CauseKind, Incident
 from healthd.observe.text_lines import Level, TextLine, joined
 from healthd.remediation.records.domain_fence import DomainFence

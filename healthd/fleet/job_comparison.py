@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Struct
 
 from healthd.core.errors import BackendUnknown
-from healthd.core.json_fields import json_fields
+from healthd.core.json_documents import json_fields
 from healthd.fleet.asking import NodeAnswer, NodeDocument
 from healthd.judge.job_patterns import QUIET_S, THRESHOLD, WARM_UP_S, JobFinding, all_wait, found
 from healthd.judge.peers import (

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
@@ -106,11 +105,6 @@ def fleet_data(fleet: FleetPicture, nodes: Sequence[FleetNode]) -> dict[str, Any
         "groups": [_group_data(each) for each in by_cause(nodes)],
         "nodes": [node_data(each) for each in nodes],
     }
-
-
-def fleet_json(data: Any) -> str:
-    """One JSON object, two-space indented, ending in a newline."""
-    return json.dumps(data, indent=2) + "\n"
 
 
 def node_data(node: FleetNode) -> dict[str, Any]:

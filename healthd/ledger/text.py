@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import Any
 
 from msgspec.structs import asdict
 
+from healthd.core.json_documents import json_document
 from healthd.ledger.entries import UNKNOWN_MACHINE, EntryKind, GpuSighting, LedgerContents, LedgerEntry, SpanState
 from healthd.ledger.failure_rate import CONFIDENCE, FailureRate
 from healthd.ledger.report import FleetReport, Offender
@@ -64,7 +64,7 @@ def history_text(entries: Sequence[LedgerEntry], places: Sequence[GpuSighting], 
 
 def history_json(entries: Sequence[LedgerEntry], places: Sequence[GpuSighting], offenders: Sequence[Offender]) -> str:
     """The same as data."""
-    return _json(
+    return json_document(
         {
             "schema": HISTORY_SCHEMA,
             "entries": [entry_data(each) for each in entries],
@@ -117,7 +117,7 @@ def report_data(report: FleetReport) -> dict[str, Any]:
 
 def report_json(report: FleetReport) -> str:
     """One JSON object, two-space indented."""
-    return _json(report_data(report))
+    return json_document(report_data(report))
 
 
 def report_text(report: FleetReport) -> str:
@@ -293,7 +293,3 @@ def _table(rows: Sequence[Sequence[str]]) -> list[str]:
 
 def _plain(values: dict[str, Any]) -> dict[str, Any]:
     return {name: value.isoformat() if isinstance(value, datetime) else value for name, value in values.items()}
-
-
-def _json(data: Any) -> str:
-    return json.dumps(data, indent=2) + "\n"

@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Any
 
 from healthd.core.ages import age
-from healthd.core.json_fields import json_fields
+from healthd.core.json_documents import json_fields
 from healthd.core.model import Remedy
 from healthd.judge.causes import Cause
 from healthd.judge.devices import DeviceNames, with_range

@@ -5,7 +5,6 @@ The JSON is the published schema ``healthd.verdict/v1``; fields are added to it,
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
@@ -13,7 +12,7 @@ from typing import Any
 from msgspec import Struct, field
 
 from healthd import __version__
-from healthd.core.json_fields import json_fields
+from healthd.core.json_documents import json_document, json_fields
 from healthd.core.model import Diagnosis, Outcome, Reading, Severity, Status, Verdict
 from healthd.judge.causes import Cause, causes_of, unknowns_of
 from healthd.judge.devices import DeviceNames, device_range
@@ -75,7 +74,7 @@ class Report(Struct, frozen=True, kw_only=True):
 
 def as_json(report: Report, *, evidence: bool = True) -> str:
     """The verdict as one JSON object, two-space indented, ending in a newline. ``evidence``: as in ``as_data``."""
-    return json.dumps(as_data(report, evidence=evidence), indent=2, default=str) + "\n"
+    return json_document(as_data(report, evidence=evidence))
 
 
 def as_data(report: Report, *, evidence: bool = True) -> dict[str, Any]:

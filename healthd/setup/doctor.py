@@ -6,13 +6,13 @@ not needed), the reason and the fix; the text has one line at the end for all th
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 
 from msgspec import Struct
 from msgspec.structs import asdict
 
+from healthd.core.json_documents import json_document
 from healthd.observe.text_lines import Level, TextLine, joined
 
 SCHEMA = "healthd.doctor/v1"
@@ -77,7 +77,7 @@ def exit_code(lines: Sequence[DoctorResult]) -> int:
 
 def as_json(lines: Sequence[DoctorResult]) -> str:
     """All lines, in the shape of ``healthd.doctor/v1``."""
-    return json.dumps({"schema": SCHEMA, "lines": [asdict(line) for line in lines]}, indent=2) + "\n"
+    return json_document({"schema": SCHEMA, "lines": [asdict(line) for line in lines]})
 
 
 def as_text(lines: Sequence[DoctorResult], *, colour: bool = False) -> str:

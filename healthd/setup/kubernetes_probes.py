@@ -21,7 +21,7 @@ from healthd.agent.node_facts import runs_kubernetes
 from healthd.agent.wiring import open_orchestrator
 from healthd.config.schema.config import Config
 from healthd.core.errors import BackendDenied, BackendError, BackendUnknown, ConfigError
-from healthd.core.json_fields import json_fields
+from healthd.core.json_documents import json_fields
 from healthd.core.model import Mode
 from healthd.remediation.decide.fleet import CLUSTER
 from healthd.remediation.orchestrators.kubernetes.objects import budget as leases

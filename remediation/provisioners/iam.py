@@ -10,13 +10,13 @@ valid resource. None of this was tried on AWS: try it with ``--dry-run`` first.
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterator, Mapping
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from healthd.core.json_documents import json_document
 from healthd.remediation.provisioners.aws_calls import AwsCall, Caller, Feature, IamScope, Platform, calls
 
 MANAGED_TAG = "healthd:managed"
@@ -45,7 +45,7 @@ def policies() -> Mapping[str, str]:
 
 def text(user: Platform | Feature, way: Caller) -> str:
     """One policy as JSON."""
-    return json.dumps(policy(user, way), indent=2) + "\n"
+    return json_document(policy(user, way))
 
 
 def policy(user: Platform | Feature, way: Caller) -> dict[str, Any]:

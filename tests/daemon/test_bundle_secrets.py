@@ -19,10 +19,11 @@ from msgspec.structs import fields, replace
 
 from healthd.agent.agent import Agent, collect_evidence
 from healthd.api.plan_cache import PlanCache
-from healthd.api.status import status_data, status_json
+from healthd.api.status import status_data
 from healthd.config.schema.config import Config
 from healthd.config.schema.notify import NotifySection
 from healthd.config.values import is_section
+from healthd.core.json_documents import json_document
 from healthd.core.model import Event, Mode, Remedy
 from healthd.notify.node import open_notifier
 from healthd.remediation.decide.remediation import Remediation
@@ -156,7 +157,7 @@ def test_no_secret_of_the_configuration_leaves_in_a_bundle(tmp_path: Path, monke
             for words in failed:
                 agent.monitor.record(Event(at=NOW, kind="daemon", text=words))
         bundle = uploaded(agent, tmp_path)
-        status = status_json(status_data(agent, PlanCache.of(agent))).encode()
+        status = json_document(status_data(agent, PlanCache.of(agent))).encode()
     for part in (b"/verdict.json", b"/events.txt", b"/kernel.txt", b"127.0.0.1"):
         assert part in bundle, "the bundle is whole, and has the failures"
     assert not [each for each in planted if holds(bundle, each)]

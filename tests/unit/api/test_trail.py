@@ -22,12 +22,12 @@ from healthd.api.timeline import (
     read_trail,
     shared_data,
     trail_data,
-    trail_json,
     trail_of,
     trail_text,
     wanted,
 )
 from healthd.core.errors import StoreError, UsageError
+from healthd.core.json_documents import json_document
 from healthd.core.model import Event, gpu_component
 from healthd.job.blame import JOB_EVENT
 from healthd.judge.devices import DeviceNames
@@ -118,7 +118,7 @@ def test_the_text_names_devices_as_operators_do_and_each_cause_once() -> None:
     assert "sequence: 812" in trail_text(trail_data(Trail(events=(FAULT,))), verbose=True)
     long = trail_text(data, verbose=True)
     assert all(long.count(f"gpu:GPU-51a1-{n} opened") == 1 for n in range(8))
-    assert [each["text"] for each in json.loads(trail_json(data))["events"]] == [
+    assert [each["text"] for each in json.loads(json_document(data))["events"]] == [
         each.text for each in (*EIGHT, decided)
     ]
 
@@ -151,7 +151,7 @@ def test_a_terminal_is_not_written_to_by_a_log_line() -> None:
 
 def test_json_has_all_of_it() -> None:
     """Events with their data, cases with their text and end."""
-    data = json.loads(trail_json(trail_data(Trail(events=(FAULT,), remediations=(REMEDIATION,)))))
+    data = json.loads(json_document(trail_data(Trail(events=(FAULT,), remediations=(REMEDIATION,)))))
     assert data["schema"] == "healthd.history/v1"
     assert data["events"] == [
         {"at": "2026-01-01T00:00:01+00:00", "kind": "fault", "text": FAULT.text, "data": dict(FAULT.data)}
@@ -311,6 +311,6 @@ def test_other_machines_read_faults_and_steps_and_no_user(store: Store) -> None:
     assert [each["text"] for each in data["events"]] == [FAULT.text, ENDED.text]
     assert {key for each in data["events"] for key in each["data"]} == {"code", "component", "opened"}
     assert [each["steps"] for each in data["remediations"]] == [list(REMEDIATION.steps)]
-    assert "alice" not in trail_json(data)
+    assert "alice" not in json_document(data)
     assert trail_text(data).count("\n") == 3
     assert "GPU-0" not in trail_text(data)

@@ -16,8 +16,9 @@ from msgspec.structs import replace
 
 from healthd.controller.fleet_reader import SHOWN_EVERY_S
 from healthd.core.errors import BackendUnknown
+from healthd.core.json_documents import json_document
 from healthd.fleet.nodes import FleetPicture
-from healthd.fleet.text import fleet_data, fleet_json
+from healthd.fleet.text import fleet_data
 from healthd.ledger.changes import NodeChanges, NodeMemory
 from healthd.ledger.database import LEDGER, Ledger
 from healthd.ledger.entries import EntryKind, LedgerEntry
@@ -51,7 +52,7 @@ def get_document(server: FleetServer) -> Any:
 def test_the_document_is_that_of_the_command(tmp_path: Path) -> None:
     """Value by value, packed where the browser accepts that."""
     fleet = read(NOW)
-    expected = json.loads(fleet_json(fleet_data(fleet, fleet.nodes)))
+    expected = json.loads(json_document(fleet_data(fleet, fleet.nodes)))
     with FleetServer(read, tmp_path) as server:
         assert get(f"{server.url}fleet") == (expected, False)
         assert get(f"{server.url}fleet", **{"Accept-Encoding": "gzip, br"}) == (expected, True)

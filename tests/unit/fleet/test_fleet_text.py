@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from healthd.core.json_documents import json_document
 from healthd.core.model import Mode, Remedy
 from healthd.fleet.causes import by_cause
 from healthd.fleet.nodes import FleetNode, FleetPicture, FleetState, fleet_nodes, in_states
-from healthd.fleet.text import fleet_data, fleet_json, fleet_text, head, node_data, node_text, why_text
+from healthd.fleet.text import fleet_data, fleet_text, head, node_data, node_text, why_text
 from healthd.remediation.ports import Hold, ListedNode, Slot
 from healthd.remediation.records.handoff import HandoffRecord, PastAct, PastRepair, RepairResult, RequestAnswer
 from healthd.remediation.records.summary import NodeState, NodeSummary
@@ -240,7 +241,7 @@ remedy    asks for reboot_node, attempt 2; the controller: waits the platform is
 
 def test_the_json_has_every_node_and_the_same_groups(fleet: FleetPicture) -> None:
     """Stable keys; what is not known is null."""
-    data = json.loads(fleet_json(fleet_data(fleet, fleet.nodes)))
+    data = json.loads(json_document(fleet_data(fleet, fleet.nodes)))
     assert (data["schema"], data["budget"], data["states"]["ok"]) == (
         "healthd.fleet/v1",
         {"out": 4, "taken": 2, "limit": 25},

@@ -1,11 +1,12 @@
-"""Fields of a record under their own names, as JSON has them. Pure.
+"""JSON for programs: the fields of a record under their own names, and the text of a document. Pure.
 
-It leaves out what is not named: a new field of a record is in no document until it is named there.
+A new field of a record is in no document until it is named there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -15,6 +16,11 @@ from healthd.core.model import Component
 def json_fields(record: object, *names: str) -> dict[str, Any]:
     """These fields: a time as ISO 8601, a component by its name, a tuple as a list, a mapping as a dict."""
     return {name: _plain(getattr(record, name)) for name in names}
+
+
+def json_document(data: Mapping[str, Any] | Sequence[Any]) -> str:
+    """One JSON object or array, two-space indented, ending in a newline."""
+    return json.dumps(data, indent=2, default=str) + "\n"
 
 
 def _plain(value: Any) -> Any:

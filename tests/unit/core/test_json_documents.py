@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 from msgspec import Struct
 
-from healthd.core.json_fields import json_fields
+from healthd.core.json_documents import json_fields
 from healthd.core.model import NODE, Component, Remedy
 
 
