@@ -268,7 +268,7 @@ def _telling(verbs: Any) -> None:
     )
     _verbose(plan)
     _watch(plan, every_s=2)
-    _asking(plan)
+    _daemons(plan)
 
     history = verbs.add_parser("history", help="show findings, decisions, steps and commands; newest last")
     history.add_argument(
@@ -303,7 +303,7 @@ def _ordering(verbs: Any) -> None:
     how = relearn.add_mutually_exclusive_group()
     how.add_argument("--yes", action="store_true", help="do not ask")
     _dry_run(how, "what would be forgotten")
-    _daemons(relearn, json=True)
+    _daemons(relearn)
 
     ack = verbs.add_parser("ack", help="acknowledge an open fault: keep the node in service for a time")
     ack.add_argument("fault", metavar="FAULT", help="an open fault: CODE, or CODE@COMPONENT where several have it")
@@ -312,12 +312,12 @@ def _ordering(verbs: Any) -> None:
     )
     _reason(ack, required=True)
     _dry_run(ack, "what would be acknowledged")
-    _daemons(ack, json=True)
+    _daemons(ack)
 
     quarantine = verbs.add_parser("quarantine", help="take this node out of service until `healthd release`")
     _reason(quarantine, required=True)
     _dry_run(quarantine, "what each step would do")
-    _daemons(quarantine, json=True)
+    _daemons(quarantine)
 
     release = verbs.add_parser("release", help="verify this node and put it back in service")
     _reason(release)
@@ -325,7 +325,7 @@ def _ordering(verbs: Any) -> None:
         "--force", action="store_true", help="release even if faults are open, and acknowledge them; needs --reason"
     )
     _dry_run(release, "what each step would do")
-    _daemons(release, json=True)
+    _daemons(release)
 
     repair = verbs.add_parser("repair", help="take this node out of service, repair it, verify it and release it")
     repair.add_argument(
@@ -335,7 +335,7 @@ def _ordering(verbs: Any) -> None:
     how = repair.add_mutually_exclusive_group()
     how.add_argument("--yes", action="store_true", help="do not ask")
     _dry_run(how, "what each step would do, with AWS's own dry run")
-    _daemons(repair, json=True)
+    _daemons(repair)
 
 
 def _approving(verbs: Any) -> None:
@@ -345,13 +345,13 @@ def _approving(verbs: Any) -> None:
     approve.add_argument("--step", choices=REPAIR_STEPS, help="the act that waits, as `healthd plan` shows it")
     _reason(approve)
     _dry_run(approve, "what each step would do")
-    _daemons(approve, json=True)
+    _daemons(approve)
 
     undo = verbs.add_parser("undo", help="take a remediation back before its act: request, drain and slot")
     undo.add_argument("target", metavar="REMEDIATION|NODE", help="the id that `healthd status` shows, or this node")
     _reason(undo, required=True)
     _dry_run(undo, "what each step would do")
-    _daemons(undo, json=True)
+    _daemons(undo)
 
 
 def _explaining(verbs: Any) -> None:
@@ -432,7 +432,7 @@ def _drilling(verbs: Any) -> None:
     )
     drill.add_argument("--notify", action="store_true", help="also send a message that is marked as a drill")
     drill.add_argument("--list", action=Kinds, nargs=0, help="only list the faults that can be played")
-    _asking(drill)
+    _daemons(drill)
 
 
 def _showing(verbs: Any) -> None:
@@ -563,16 +563,10 @@ def _played(kind: DrillFault) -> str:
     return f"{kind.name}{options}\n  {kind.title}; {kind.check} must find it\n  {kind.enters}\n"
 
 
-def _asking(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", action="store_true", help="as JSON")
-    _daemons(parser)
-
-
-def _daemons(parser: argparse.ArgumentParser, *, json: bool = False) -> None:
+def _daemons(parser: argparse.ArgumentParser) -> None:
     """A verb that only the daemon answers, by a row of ``healthd.cli.daemon_verbs``: it reads no configuration."""
     parser.set_defaults(module="daemon_verbs")
-    if json:
-        parser.add_argument("--json", action="store_true", help="as JSON")
+    parser.add_argument("--json", action="store_true", help="as JSON")
     _socket(parser)
 
 

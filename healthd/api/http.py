@@ -331,10 +331,6 @@ class _Listener(ThreadingHTTPServer):
             closed.shutdown(socket.SHUT_RDWR)
         return True
 
-    def has_asked(self, request: socket.socket) -> bool:
-        """Note that the request has arrived. Whether its connection is still open."""
-        return self._goes_on(request, _Stage.WAITS)
-
     @contextlib.contextmanager
     def place(self, host: str, *, probe: bool) -> Iterator[bool]:
         """Whether there is room to answer a request of this host now, which is kept until the block ends."""
@@ -356,11 +352,8 @@ class _Listener(ThreadingHTTPServer):
             self._placed[host] += 1
             return True
 
-    def takes(self, request: socket.socket) -> bool:
-        """Note that the answer is there to be taken. Whether the connection is still open."""
-        return self._goes_on(request, _Stage.TAKES)
-
-    def _goes_on(self, request: socket.socket, stage: _Stage) -> bool:
+    def reaches(self, request: socket.socket, stage: _Stage) -> bool:
+        """Note how far the request is. Whether its connection is still open."""
         with self._lock:
             if request not in self._open:
                 return False
@@ -500,11 +493,11 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """Answer a known path; any other is 404."""
-        if not self.server.has_asked(self.connection):
+        if not self.server.reaches(self.connection, _Stage.WAITS):
             return
         self.connection.settimeout(_ANSWER_S)
         answer = self._answer(self.routes.get(self.path.partition("?")[0]))
-        if self.server.takes(self.connection):
+        if self.server.reaches(self.connection, _Stage.TAKES):
             self._send(answer)
 
     def _answer(self, found: Route | None) -> HttpResponse:

@@ -203,14 +203,14 @@ class KubernetesOrchestrator:
         itself. A request to the platform goes first, because it must not remain while a job runs. GPU clients that a
         reset stopped start again, should the process that stopped them have been lost."""
         self._end_requests()
-        self._change_node(resumed_patch)
-        self._change_node(nodes.release_patch)
+        self.change_own(resumed_patch)
+        self.change_own(nodes.release_patch)
 
     def verified(self) -> bool:
         """Remove the start-up taint, after the first full verdict on this node; whether it was there."""
         if self._node(fresh=True).taint(nodes.UNVERIFIED) is None:
             return False
-        self._change_node(lambda node: nodes.without_taint_patch(node, nodes.UNVERIFIED))
+        self.change_own(lambda node: nodes.without_taint_patch(node, nodes.UNVERIFIED))
         return True
 
     # -- requests to the platform -------------------------------------------------------------------------------------
@@ -222,13 +222,9 @@ class KubernetesOrchestrator:
         except Missing as error:
             raise BackendUnknown(f"the node {self._name} is no longer in the cluster") from error
 
-    def change_own(self, patch: NodePatch, *, status: bool) -> None:
-        """Patch this node's Node, or the status of it, as it was read. No patch: write nothing."""
-        self._change_node(patch, status=status)
-
     def _end_requests(self) -> None:
         for signal in SIGNALS.values():
-            self._change_node(lambda node, by=signal: by.ended(node, self._clock()), status=signal.on_status)  # type: ignore[misc]
+            self.change_own(lambda node, by=signal: by.ended(node, self._clock()), status=signal.on_status)  # type: ignore[misc]
 
     # -- slots and handoff records ------------------------------------------------------------------------------------
 
@@ -248,12 +244,12 @@ class KubernetesOrchestrator:
         """Give a slot back; before the last one goes the fence, and a drain of which the operator undid a part."""
         if slot.node != self._name:
             raise BackendRefused(f"slot {slot.scope} {slot.index} not given back: {slot.node} holds it")
-        own = [other for other in self.slots() if self._is_own(other)]
+        own = [other for other in self.slots() if other.node == self._name]
         is_last = all((other.scope, other.index) == (slot.scope, slot.index) for other in own)
         if is_last:
             self._end_requests()
-            self._change_node(resumed_patch)
-            self._change_node(nodes.unfence_patch)
+            self.change_own(resumed_patch)
+            self.change_own(nodes.unfence_patch)
         self._change_budget(slot.scope, lambda budget: leases.given_back(budget, self._name, slot.index))
         if is_last:
             self._leave_former_scopes()
@@ -265,7 +261,7 @@ class KubernetesOrchestrator:
             return Fence.NONE
         if self._has_claim():
             return Fence.CLAIMED
-        self._change_node(nodes.unfence_patch)
+        self.change_own(nodes.unfence_patch)
         if self._has_claim():
             self.fence()
             return Fence.CLAIMED
@@ -338,9 +334,6 @@ class KubernetesOrchestrator:
                 return True
         return False
 
-    def _is_own(self, slot: Slot) -> bool:
-        return slot.node == self._name
-
     def _show_reason(self, text: str, stamp: int) -> None:
         scopes = self._scopes or self._scopes_of(self._node())
         for scope in scopes:
@@ -351,15 +344,16 @@ class KubernetesOrchestrator:
         may refuse what was claimed milliseconds ago."""
         for pause_s in _UNTIL_CLAIM_IS_SEEN_S:
             try:
-                return self._change_node(patch)
+                return self.change_own(patch)
             except (BackendBusy, BackendDenied, Missing):
                 raise
             except BackendRefused:
                 self._sleep(pause_s)
-        return self._change_node(patch)
+        return self.change_own(patch)
 
-    def _change_node(self, patch: NodePatch, *, status: bool = False) -> None:
-        """Read the Node and patch it as it was read, until no other client was faster. No patch: write nothing."""
+    def change_own(self, patch: NodePatch, *, status: bool = False) -> None:
+        """Read this node's Node and patch it, or the status of it, as it was read, until no other client was faster. No
+        patch: write nothing."""
 
         def once(fresh: bool) -> None:
             if (body := patch(self._node(fresh=fresh))) is not None:

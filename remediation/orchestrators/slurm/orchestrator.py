@@ -239,7 +239,7 @@ class SlurmOrchestrator:
     def claim(self, scope: str, index: int) -> None:
         """Create the reservation. Raises SlotTaken, BackendRefused, BackendUnknown."""
         name = slot_name(scope, index)
-        result = self._call("scontrol", *creation(name, self._node))
+        result = self.client("scontrol", *creation(name, self._node))
         if result.code and DUPLICATE in result.stderr + result.stdout:
             raise SlotTaken(f"slot {name} is taken: {DUPLICATE}")
         if result.code:
@@ -303,14 +303,14 @@ class SlurmOrchestrator:
 
     def scontrol(self, *args: str) -> str:
         """Any other scontrol, for provisioners that work through Slurm. Raises BackendRefused or BackendUnknown."""
-        result = self._call("scontrol", *args)
+        result = self.client("scontrol", *args)
         if result.code:
             raise update_error(f"scontrol {' '.join(args)}", result.stderr + result.stdout)
         return result.stdout
 
     def _delete(self, reservation: str, what: str) -> None:
         """Delete a reservation. One that has ended since it was read is as good."""
-        result = self._call("scontrol", "delete", "reservation", reservation)
+        result = self.client("scontrol", "delete", "reservation", reservation)
         if result.code and GONE not in result.stderr + result.stdout:
             raise update_error(f"deletion of {what}", result.stderr + result.stdout)
 
@@ -318,11 +318,6 @@ class SlurmOrchestrator:
     def node(self) -> str:
         """The name of this node."""
         return self._node
-
-    def client(self, tool: str, *args: str) -> CommandResult:
-        """Any other client of Slurm; its exit status is the caller's to look at. Raises BackendUnknown where it did not
-        run to its end."""
-        return self._call(tool, *args)
 
     def _state(self) -> str:
         return self._read("sinfo", "-h", "-a", "-N", "-n", self._node, "-O", SINFO_FIELDS)
@@ -332,7 +327,7 @@ class SlurmOrchestrator:
         return self._read("scontrol", "-a", "-o", "show", "reservation")
 
     def _update(self, *settings: str) -> None:
-        result = self._call("scontrol", "update", f"nodename={self._node}", *settings)
+        result = self.client("scontrol", "update", f"nodename={self._node}", *settings)
         if result.code:
             raise update_error(f"scontrol update {self._node} {' '.join(settings)}", result.stderr + result.stdout)
 
@@ -347,13 +342,15 @@ class SlurmOrchestrator:
         return replace(view, hold=replace(hold, automatic=False))
 
     def _read(self, tool: str, *args: str, limit_bytes: int = 4 * 1024 * 1024) -> str:
-        result = self._call(tool, *args, limit_bytes=limit_bytes)
+        result = self.client(tool, *args, limit_bytes=limit_bytes)
         if result.code or TRUNCATED in result.stdout[-100:]:
             output = _last_line(result.stderr) or result.stdout[-100:]
             raise BackendUnknown(f"{tool} {' '.join(args[-2:])}: exit status {result.code}: {output}")
         return result.stdout
 
-    def _call(self, tool: str, *args: str, limit_bytes: int = 4 * 1024 * 1024) -> CommandResult:
+    def client(self, tool: str, *args: str, limit_bytes: int = 4 * 1024 * 1024) -> CommandResult:
+        """Run a client of Slurm; its exit status is the caller's to look at. Raises BackendUnknown where it did not run
+        to its end."""
         argv = [os.path.join(self._bin_dir, tool), *args]
         try:
             return self._run(argv, timeout_s=self._timeout_s, env=self._env, limit_bytes=limit_bytes)
