@@ -14,7 +14,7 @@ from healthd.config.schema.config import Config
 from healthd.fleet.asking import ask_node
 from healthd.fleet.inventories import machine_in
 from healthd.fleet.node_detail import READS_HISTORY, NodeHistory, SeenRemediation
-from healthd.ledger.entries import EntryKind, GpuSighting, LedgerContents, LedgerEntry, MachineIdentity
+from healthd.ledger.entries import EntryKind, LedgerContents, LedgerEntry, MachineIdentity
 
 
 def asked_contents(config: Config, node: str, now: datetime) -> LedgerContents:
@@ -28,12 +28,7 @@ def contents_of(machine: MachineIdentity, history: NodeHistory, now: datetime) -
     entries = (*_faults(machine, history), *(_repair(machine, history.node, each) for each in history.remediations))
     return LedgerContents(
         entries=tuple(sorted(entries, key=lambda each: each.at)),
-        gpus=tuple(
-            GpuSighting(
-                gpu=each.uuid, serial=each.serial, node=history.node, instance=machine.instance, first=now, last=now
-            )
-            for each in machine.gpus
-        ),
+        gpus=machine.sightings(history.node, now),
         machines={history.node: machine},
     )
 
@@ -46,7 +41,7 @@ def _faults(machine: MachineIdentity, history: NodeHistory) -> tuple[LedgerEntry
         key = (line.data.code, line.data.component)
         if line.data.opened is True:
             gpu = machine.gpu_of(line.data.component)
-            entry = _entry(EntryKind.FAULT, machine, history.node, line.at, line.data.code)
+            entry = machine.entry(EntryKind.FAULT, history.node, line.at, line.data.code)
             entry = replace(entry, component=line.data.component, critical=line.data.severity == "critical")
             found[key] = entry if gpu is None else replace(entry, gpu=gpu.uuid, serial=gpu.serial)
         elif line.data.opened is False and key in found:
@@ -56,19 +51,6 @@ def _faults(machine: MachineIdentity, history: NodeHistory) -> tuple[LedgerEntry
 
 def _repair(machine: MachineIdentity, node: str, remediation: SeenRemediation) -> LedgerEntry:
     kind = EntryKind.REPLACEMENT if remediation.remedy == "replace_node" else EntryKind.REPAIR
-    entry = _entry(kind, machine, node, remediation.opened, remediation.code)
+    entry = machine.entry(kind, node, remediation.opened, remediation.code)
     outcome = remediation.end or f"at {remediation.step}"
     return replace(entry, component=remediation.component, act=remediation.remedy, outcome=outcome)
-
-
-def _entry(kind: EntryKind, machine: MachineIdentity, node: str, at: datetime, code: str) -> LedgerEntry:
-    return LedgerEntry(
-        kind=kind,
-        node=node,
-        at=at,
-        code=code,
-        instance=machine.instance,
-        instance_type=machine.instance_type,
-        image=machine.image,
-        driver=machine.driver,
-    )

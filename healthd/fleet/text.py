@@ -11,10 +11,11 @@ from healthd.core.ages import age, lasting
 from healthd.core.hostlist import folded
 from healthd.fleet.causes import By, CauseGroup, by_cause, by_key
 from healthd.fleet.nodes import USABLE, FleetNode, FleetPicture, FleetState
-from healthd.observe.text_lines import Level, TextLine, joined
+from healthd.observe.text_lines import Level, TextLine, aligned, joined
 from healthd.remediation.records.handoff import HandoffRecord
 
 SCHEMA = "healthd.fleet/v1"
+_WIDEST = 60  # a column is padded to no more characters
 _LEVEL: Mapping[FleetState, Level] = {
     FleetState.OK: "ok",
     FleetState.WARNING: "warning",
@@ -41,7 +42,7 @@ def fleet_text(fleet: FleetPicture, nodes: Sequence[FleetNode], by: By = "cause"
     else:
         keys = by_key(nodes, by)
         rows, levels = _key_rows(keys), [_worst(members) for members in keys.values()]
-    lines = _levelled(_aligned(rows), levels) or [TextLine("no such node")]
+    lines = _levelled(aligned(rows, widest=_WIDEST), levels) or [TextLine("no such node")]
     return joined([*_first_lines(fleet), *lines], colour=colour)
 
 
@@ -81,7 +82,7 @@ def why_text(fleet: FleetPicture, nodes: Iterable[FleetNode], *, colour: bool = 
     shown = [each for each in nodes if each.listed.out or each.slot is not None or each.is_trouble]
     rows: list[tuple[str, ...]] = [("NODE", "STATE", "BY", "WHY", "SINCE", "STEP", "WAITS FOR", "SLOT")]
     rows += [_why_row(each) for each in shown]
-    table = _levelled(_aligned(rows), ["", *(_LEVEL[each.state] for each in shown)])
+    table = _levelled(aligned(rows, widest=_WIDEST), ["", *(_LEVEL[each.state] for each in shown)])
     odd = [
         TextLine(f"! {each.name}: {each.oddity}; see `healthd fleet {each.name}`", "warning")
         for each in shown
@@ -260,11 +261,3 @@ def _owner(node: FleetNode) -> str:
 
 def _called(state: FleetState) -> str:
     return state.value.upper().replace("-", " ")
-
-
-def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """The rows as columns; what stands in the last one is not padded."""
-    if not rows:
-        return []
-    widths = [min(max(len(row[at]) for row in rows), 60) for at in range(len(rows[0]))]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]

@@ -89,12 +89,7 @@ def node_changes(
     spans = _spans(before.span, reading, machine, now, ended)
     going_on, changed = _faults(before.faults, reading, machine, now, ended)
     past = tuple(_past(reading, each, machine) for each in reading.history)
-    sightings = tuple(
-        GpuSighting(
-            gpu=each.uuid, serial=each.serial, node=reading.node, instance=machine.instance, first=now, last=now
-        )
-        for each in reading.machine.gpus
-    )
+    sightings = machine.sightings(reading.node, now) if reading.machine.gpus else ()  # not those of an earlier reading
     after = NodeMemory(machine=machine, span=spans[-1] if spans else before.span, faults=going_on)
     return NodeChanges(after=after, entries=(*changed, *past), spans=spans, gpus=sightings)
 
@@ -217,12 +212,8 @@ def _begun(reading: NodeReading, seen: SeenFault, machine: MachineIdentity, now:
     since = seen.since if seen.since is not None and _OLDEST <= seen.since <= now else now
     gpu = (machine if _is_exact(seen.component) else reading.machine).gpu_of(seen.component)
     uuid = seen.component.partition(":")[2].partition("/")[0]
-    return _entry(
-        EntryKind.FAULT,
-        reading.node,
-        since,
-        machine,
-        code=seen.code,
+    return replace(
+        machine.entry(EntryKind.FAULT, reading.node, since, seen.code),
         component=seen.component,
         critical=seen.critical,
         gpu=gpu.uuid if gpu is not None else uuid if uuid.startswith("GPU-") else "",
@@ -233,38 +224,7 @@ def _begun(reading: NodeReading, seen: SeenFault, machine: MachineIdentity, now:
 def _past(reading: NodeReading, past: PastRepair, machine: MachineIdentity) -> LedgerEntry:
     """The entry of an act in a handoff record. The store keeps the machine of its first writing, and an address."""
     kind = _KINDS.get(past.act, EntryKind.REPAIR)
-    entry = _entry(kind, reading.node, past.at, machine, code=past.code, act=past.act.value)
+    entry = machine.entry(kind, reading.node, past.at, past.code)
     newest = max((each.at for each in reading.history if each.act is PastAct.REPLACE), default=None)
     evidence = reading.evidence if kind is EntryKind.REPLACEMENT and past.at == newest else ""
-    return replace(entry, outcome=past.outcome.value, until=past.back, evidence=evidence)
-
-
-def _entry(
-    kind: EntryKind,
-    node: str,
-    at: datetime,
-    machine: MachineIdentity,
-    *,
-    code: str,
-    component: str = "",
-    critical: bool = False,
-    act: str = "",
-    gpu: str = "",
-    serial: str = "",
-) -> LedgerEntry:
-    return LedgerEntry(
-        kind=kind,
-        node=node,
-        at=at,
-        code=code,
-        component=component,
-        critical=critical,
-        act=act,
-        gpu=gpu,
-        serial=serial,
-        instance=machine.instance,
-        instance_type=machine.instance_type,
-        rack=machine.place,
-        image=machine.image,
-        driver=machine.driver,
-    )
+    return replace(entry, act=past.act.value, outcome=past.outcome.value, until=past.back, evidence=evidence)

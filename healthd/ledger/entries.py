@@ -89,6 +89,27 @@ class MachineIdentity(Struct, frozen=True, kw_only=True):
         index = component.removeprefix("GPU ") if component.startswith("GPU ") else None
         return next((each for each in self.gpus if each.uuid == name or (index and each.index == index)), None)
 
+    def entry(self, kind: EntryKind, node: str, at: datetime, code: str) -> LedgerEntry:
+        """An entry about this machine, behind the name ``node``."""
+        return LedgerEntry(
+            kind=kind,
+            node=node,
+            at=at,
+            code=code,
+            instance=self.instance,
+            instance_type=self.instance_type,
+            rack=self.place,
+            image=self.image,
+            driver=self.driver,
+        )
+
+    def sightings(self, node: str, now: datetime) -> tuple[GpuSighting, ...]:
+        """Its GPUs, behind the name ``node``, as they are seen now."""
+        return tuple(
+            GpuSighting(gpu=each.uuid, serial=each.serial, node=node, instance=self.instance, first=now, last=now)
+            for each in self.gpus
+        )
+
 
 UNKNOWN_MACHINE = MachineIdentity()
 

@@ -12,7 +12,7 @@ from healthd.core.json_documents import json_document
 from healthd.ledger.entries import UNKNOWN_MACHINE, EntryKind, GpuSighting, LedgerContents, LedgerEntry, SpanState
 from healthd.ledger.failure_rate import CONFIDENCE, FailureRate
 from healthd.ledger.report import FleetReport, Offender
-from healthd.observe.text_lines import TextLine, joined
+from healthd.observe.text_lines import TextLine, aligned, joined
 
 REPORT_SCHEMA, HISTORY_SCHEMA = "healthd.fleet-report/v1", "healthd.fleet-history/v1"
 _STATES = {
@@ -59,7 +59,7 @@ def history_text(entries: Sequence[LedgerEntry], places: Sequence[GpuSighting], 
         for each in places
     ]
     rows = [_history_row(each) for each in entries]
-    return joined(map(TextLine, [*lines, *(_aligned(rows) if rows else ["the ledger has nothing of that"])]))
+    return joined(map(TextLine, [*lines, *(aligned(rows) or ["the ledger has nothing of that"])]))
 
 
 def history_json(entries: Sequence[LedgerEntry], places: Sequence[GpuSighting], offenders: Sequence[Offender]) -> str:
@@ -122,7 +122,7 @@ def report_json(report: FleetReport) -> str:
 
 def report_text(report: FleetReport) -> str:
     """The report as tables for a terminal."""
-    return joined(map(TextLine, _sections(report, _aligned, "{}".format)))
+    return joined(map(TextLine, _sections(report, aligned, "{}".format)))
 
 
 def report_markdown(report: FleetReport) -> str:
@@ -255,7 +255,7 @@ def _fault_rows(faults: Iterable[LedgerEntry]) -> list[tuple[str, ...]]:
 
 
 def _indented(rows: Sequence[Sequence[str]]) -> list[str]:
-    return [f"  {line}" for line in _aligned(rows)] if rows else ["  nothing"]
+    return [f"  {line}" for line in aligned(rows) or ["nothing"]]
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -279,11 +279,6 @@ def _h(hours: float | None) -> str:
     if hours is None:
         return "not known"
     return f"{hours:,.0f}" if hours >= 100 else f"{hours:.1f}"
-
-
-def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 
 
 def _table(rows: Sequence[Sequence[str]]) -> list[str]:

@@ -5,7 +5,8 @@ It loads nothing that judges, so a verb that only prints loads as little.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import sys
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
 from msgspec import Struct
@@ -30,6 +31,12 @@ def joined(lines: Iterable[TextLine], *, colour: bool = False) -> str:
 def _coloured(line: TextLine) -> str:
     text, code = printable(line.text), COLOURS.get(line.level)
     return f"\x1b[{code}m{text}\x1b[0m" if code else text
+
+
+def aligned(rows: Sequence[Sequence[str]], *, widest: int = sys.maxsize) -> list[str]:
+    """The rows as columns; what stands in the last one is not padded. ``widest``: no column is padded further."""
+    widths = [min(max(map(len, column)), widest) for column in zip(*rows, strict=True)]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 
 
 def printable(line: str) -> str:

@@ -17,6 +17,7 @@ from healthd.config.match import holds
 from healthd.config.values import toml_value
 from healthd.core.errors import ConfigError
 from healthd.core.hostlist import unfolded
+from healthd.observe.text_lines import printable
 
 _NETWORK = ("nfs", "nfs4", "lustre", "cifs", "smb3", "ceph", "beegfs", "gpfs", "wekafs")
 _COMM = 15  # characters of a process's name that the kernel keeps
@@ -89,14 +90,10 @@ def from_nhc(text: str, *, name: str) -> list[str]:
         except ValueError as error:
             problems.append(f"{where}: {command!r}: {error}")
             continue
-        part.comments += [f"# {where}: {_printable(stripped)}: {each}" for each in ([said] if said else [])]
+        part.comments += [f"# {where}: {printable(stripped)}: {each}" for each in ([said] if said else [])]
     if problems:
         raise ConfigError(tuple(problems))
     return list(_written(parts, name))
-
-
-def _printable(line: str) -> str:
-    return "".join(each if each.isprintable() else "?" for each in line)
 
 
 def _matched(hosts: str) -> tuple[str, str]:
@@ -337,7 +334,7 @@ def _share(word: str) -> float:
 
 
 def _written(parts: Mapping[str, _NhcSetting], name: str) -> Iterator[str]:
-    yield f"# From {_printable(name)}: the requirements of NHC as settings. A line that sets nothing is a comment."
+    yield f"# From {printable(name)}: the requirements of NHC as settings. A line that sets nothing is a comment."
     yield from _sections(parts["*"], "")
     yield from (line for part in parts.values() for line in part.comments)
     own = {hosts: part for hosts, part in parts.items() if hosts != "*" and part.keys()}

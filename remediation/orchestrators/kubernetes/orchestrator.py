@@ -48,7 +48,7 @@ from healthd.remediation.orchestrators.kubernetes.objects.node import KubeNode, 
 from healthd.remediation.orchestrators.kubernetes.objects.platform_signals import SIGNALS
 from healthd.remediation.orchestrators.kubernetes.old_records import OldRecords
 from healthd.remediation.orchestrators.kubernetes.pod_resources import GPU_RESOURCES, SOCKET, pods_with
-from healthd.remediation.ports import FleetSnapshot, HeldNode, NodeRecord, NodeView, ScopeSnapshot, Slot
+from healthd.remediation.ports import FleetSnapshot, NodeRecord, NodeView, ScopeSnapshot, Slot
 
 RECORDS_S = 60.0
 """How old the handoff records of others may be for a node that waits for a slot."""
@@ -153,11 +153,7 @@ class KubernetesOrchestrator:
             total=first.total,
             scopes=tuple(ScopeSnapshot(scope=each.scope, out=_out(each) | own, total=each.total) for each in others),
             records=tuple(NodeRecord(node=name, text=text) for name, text in sorted(self._records(budgets).items())),
-            held=tuple(
-                HeldNode(node=claim.node, text=claim.text, stamp=claim.stamp)
-                for claim in sorted(first.claims.values(), key=lambda claim: claim.node)
-                if claim.text
-            ),
+            held=first.held,
             limit=first.limit,
         )
 

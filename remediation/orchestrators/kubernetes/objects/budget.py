@@ -34,7 +34,7 @@ from healthd.core.errors import BackendRefused, BackendUnknown, SlotTaken
 from healthd.remediation.decide.fleet import CLUSTER
 from healthd.remediation.decide.freeze import Freeze
 from healthd.remediation.orchestrators.kubernetes.objects.node import Stamp, rfc3339
-from healthd.remediation.ports import Slot
+from healthd.remediation.ports import HeldNode, Slot
 
 LEASE = "healthd-budget"
 STATUS_LEASE, STATUS = "healthd-status", "healthd.io/status"
@@ -79,6 +79,12 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
     def of(self, node: str) -> Claim | None:
         """The claim of this node, or None."""
         return next((claim for claim in self.claims.values() if claim.node == node), None)
+
+    @property
+    def held(self) -> tuple[HeldNode, ...]:
+        """The nodes of the claims that healthd has drained."""
+        claims = sorted(self.claims.values(), key=lambda claim: claim.node)
+        return tuple(HeldNode(node=claim.node, text=claim.text, stamp=claim.stamp) for claim in claims if claim.text)
 
     @property
     def slots(self) -> tuple[Slot, ...]:

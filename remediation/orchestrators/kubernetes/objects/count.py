@@ -27,7 +27,7 @@ from healthd.remediation.orchestrators.kubernetes.objects.budget import (
 from healthd.remediation.orchestrators.kubernetes.objects.node import CLAIMED, HOLD, UNHEALTHY, KubeNode, away_by
 from healthd.remediation.orchestrators.kubernetes.objects.node_health import AHEAD
 from healthd.remediation.orchestrators.kubernetes.objects.stray_claims import RELABELLED_S, Stray, is_tainted
-from healthd.remediation.ports import FleetSnapshot, HeldNode, NodeRecord
+from healthd.remediation.ports import FleetSnapshot, NodeRecord
 
 UNSHOWN_S = 900.0
 """How long a claim may stand without a taint on its Node before that is reported: longer than every settle time."""
@@ -166,11 +166,7 @@ def snapshot_of(
         out=frozenset(node.name for node in seen.nodes.values() if away_by(node, tolerated)),
         total=len(seen.nodes),
         records=tuple(NodeRecord(node=name, text=text) for name, text in sorted(records.items())),
-        held=tuple(
-            HeldNode(node=claim.node, text=claim.text, stamp=claim.stamp)
-            for claim in sorted(budget.claims.values(), key=lambda claim: claim.node)
-            if claim.text
-        ),
+        held=budget.held,
     )
 
 
