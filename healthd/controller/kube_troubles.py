@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from msgspec import Struct
 
 from healthd.core.model import ClusterTrouble
+from healthd.core.name_lists import listed
 from healthd.remediation.controller.node_status import NodeStatus
 from healthd.remediation.orchestrators.kubernetes.objects.events import ClusterEvent, event_name
 
@@ -87,5 +88,5 @@ class EventsDue:
 
 def _together(trouble: ClusterTrouble, found: Collection[ClusterFinding]) -> NodeStatus:
     names = sorted(each.node for each in found if each.trouble is trouble)
-    shown = f"{', '.join(names[:MANY])} and {len(names) - MANY} more"
-    return NodeStatus(node="", message=f"{len(names)} {_WORDS[trouble]} ({shown})", page=True, troubles=(trouble,))
+    message = f"{len(names)} {_WORDS[trouble]} ({listed(names, MANY)})"
+    return NodeStatus(node="", message=message, page=True, troubles=(trouble,))

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from healthd.core.name_lists import listed
 from healthd.fleet.incidents import Incident, IncidentMemory
 from healthd.fleet.nodes import FleetNode
 from healthd.remediation.records.domain_fence import DomainFence
@@ -20,7 +21,6 @@ from healthd.remediation.records.summary import NodeState
 
 SOON = "new jobs are kept off all of it as soon as a second reading says the same"
 _LIFTED = "an operator lifted its fence: that holds until the incident is over"
-_SHOWN = 8
 _USABLE = frozenset({NodeState.OK, NodeState.WARNING})
 
 
@@ -121,8 +121,7 @@ def _not_lifted(fence: DomainFence, memory: IncidentMemory, nodes: Mapping[str, 
     if any(each.id == fence.incident for each in memory.open):
         return ""
     bad = sorted(name for name in fence.nodes if name in nodes and _is_broken(nodes[name]))
-    more = f" and {len(bad) - _SHOWN} more" if len(bad) > _SHOWN else ""
-    return f"not clean: {', '.join(bad[:_SHOWN])}{more}" if bad else ""
+    return f"not clean: {listed(bad)}" if bad else ""
 
 
 def _is_broken(node: FleetNode) -> bool:

@@ -15,8 +15,9 @@ from collections.abc import Iterable, Mapping
 
 from msgspec import Struct
 
+from healthd.core.name_lists import listed
+
 MOST_RANKS = 100_000
-_SHOWN = 8
 _RANK = r"[Rr]ank ?(\d{1,6})\]"
 _TIMEOUT = re.compile(
     rf"{_RANK}[^\n]{{0,40}}?Watchdog caught collective operation timeout: "
@@ -41,8 +42,7 @@ class NcclWords(Struct, frozen=True, kw_only=True):
             found.append(f"{count} rank{'' if count == 1 else 's'} timed out in {operation} number {number}")
         silent = sorted(set(range(ranks)) - self.timeouts.keys())
         if self.timeouts and 0 < len(silent) <= ranks // 2:
-            more = f" and {len(silent) - _SHOWN} more" if len(silent) > _SHOWN else ""
-            found.append(f"no timeout of rank {', '.join(map(str, silent[:_SHOWN]))}{more}: not in that collective")
+            found.append(f"no timeout of rank {listed([str(rank) for rank in silent])}: not in that collective")
         if self.dumps:
             found.append(f"{self.dumps} flight recorder dump{'' if self.dumps == 1 else 's'}, such as {self.dump}")
         return tuple(found)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from healthd.core.model import Component
+from healthd.core.name_lists import listed
 from healthd.job.blame import Blame, BlameEvidence, JobVerdict
 from healthd.job.job import Job
 
@@ -54,19 +55,14 @@ def _node_sentence(node: str, what: str, *, drained: bool, requeued: bool) -> st
 def nodes_sentence(size: int, not_known: Sequence[str], faulty: Sequence[str]) -> str:
     """``no node fault seen on 32 nodes``, or of which nodes it is not known: the sentence for all nodes of a job."""
     if faulty:
-        return f"{_UNKNOWN}whose fault: {_listed(faulty)} now {'have' if len(faulty) > 1 else 'has'} a fault"
+        return f"{_UNKNOWN}whose fault: {listed(faulty, 4)} now {'have' if len(faulty) > 1 else 'has'} a fault"
     if not_known:
-        return f"{_UNKNOWN}whose fault: {_listed(not_known)} of {_count(size)} could not tell"
+        return f"{_UNKNOWN}whose fault: {listed(not_known, 4)} of {_count(size)} could not tell"
     return f"{_NO_NODE}{_count(size)}"
 
 
 def _count(size: int) -> str:
     return f"{size} node{'' if size == 1 else 's'}"
-
-
-def _listed(names: Sequence[str]) -> str:
-    shown = ", ".join(names[:4])
-    return f"{shown} and {len(names) - 4} more" if len(names) > 4 else shown
 
 
 def verdict_of(said: Sequence[str]) -> Blame | None:

@@ -13,6 +13,7 @@ from msgspec import Struct, field
 
 from healthd.core.hostlist import ranges
 from healthd.core.model import NODE, Component, Outcome, Severity
+from healthd.core.name_lists import listed
 from healthd.judge.history import Fault
 
 _NUMBER = r"[0-9]+"
@@ -164,7 +165,7 @@ def device_range(labels: Iterable[str]) -> str:
             others.append(label)
     parts = [_of_kind(title, sorted(numbers)) for title, numbers in numbered.items()]
     parts += [f"{len(links)} NVLinks of {device_range(links)}"] if links else []
-    parts += [_first_of(others)] if len(others) > _SPELT_OUT else others
+    parts += [listed(others, _SPELT_OUT)] if len(others) > _SPELT_OUT else others
     return ", ".join(parts)
 
 
@@ -214,10 +215,6 @@ def _of_kind(title: str, numbers: Sequence[int]) -> str:
     if len(numbers) == 1:
         return f"{title} {numbers[0]}"
     return f"{len(numbers)} {_MANY[title]} ({','.join(ranges(numbers))})"
-
-
-def _first_of(labels: Sequence[str]) -> str:
-    return f"{', '.join(labels[:_SPELT_OUT])} and {len(labels) - _SPELT_OUT} more"
 
 
 def _listed(kind: DeviceKind, outcomes: Mapping[str, Outcome], names: Mapping[str, Component]) -> dict[str, Component]:

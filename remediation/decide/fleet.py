@@ -346,9 +346,6 @@ def _highest_first(slot: Slot) -> int:
     return -slot.index
 
 
-_SHOWN_NODES = 8
-
-
 @lru_cache(maxsize=256)
 def out_limit(max_out: str | int, total: int) -> int:
     """How many nodes may be out: a number as it is; a percentage is rounded down, and lets one node out always.
@@ -365,9 +362,3 @@ def at_limit(scope: str, *, out: int, total: int, limit: int) -> str:
     if limit == 0:
         return f"the {scope} limit is 0: nothing is taken out until an operator allows it"
     return f"at the {scope} limit: {out} of {total} nodes are out, {limit} may be"
-
-
-def listed(nodes: Sequence[str]) -> str:
-    """The names of nodes in a sentence: the first eight, and how many more there are."""
-    more = f" and {len(nodes) - _SHOWN_NODES} more" if len(nodes) > _SHOWN_NODES else ""
-    return ", ".join(nodes[:_SHOWN_NODES]) + more

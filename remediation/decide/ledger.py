@@ -17,7 +17,8 @@ from datetime import datetime, timedelta
 from msgspec import Struct
 
 from healthd.core.model import REMEDY_RANK, REPAIRS, Remedy
-from healthd.remediation.decide.fleet import listed, out_limit
+from healthd.core.name_lists import listed
+from healthd.remediation.decide.fleet import out_limit
 from healthd.remediation.decide.remediation import PAST_OF, Remediation, Repair, code_of
 from healthd.remediation.decide.rules import STEPS
 from healthd.remediation.ports import FleetSnapshot

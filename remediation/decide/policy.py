@@ -15,8 +15,9 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from healthd.core.model import Action, Decision, Diagnosis, Mode, Refusal, Remedy, Step
+from healthd.core.name_lists import listed
 from healthd.remediation.decide.canary import canary
-from healthd.remediation.decide.fleet import WaitForSlot, at_limit, listed, out_limit
+from healthd.remediation.decide.fleet import WaitForSlot, at_limit, out_limit
 from healthd.remediation.decide.freeze import Freeze, frozen
 from healthd.remediation.decide.ledger import Bounds, left_after, recent, records_of, rungs_left, same_fault
 from healthd.remediation.decide.remediation import Remediation, Repair

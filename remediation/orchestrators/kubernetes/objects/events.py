@@ -15,6 +15,7 @@ from typing import Any
 from msgspec import Struct
 
 from healthd.core.model import Action, Decision, Diagnosis, Severity
+from healthd.core.name_lists import listed
 from healthd.remediation.orchestrators.kubernetes.objects.conditions import reason_of
 from healthd.remediation.orchestrators.kubernetes.objects.node import one_line
 
@@ -59,8 +60,7 @@ def news_of(diagnoses: Iterable[Diagnosis], decision: Decision | None) -> tuple[
 
 def _note(same: Sequence[Diagnosis]) -> str:
     parts = [str(each.component) for each in same]
-    more = f" and {len(parts) - _SHOWN_PARTS} more" if len(parts) > _SHOWN_PARTS else ""
-    return f"{same[0].code} on {', '.join(parts[:_SHOWN_PARTS])}{more} calls for {same[0].remedy}"
+    return f"{same[0].code} on {listed(parts, _SHOWN_PARTS)} calls for {same[0].remedy}"
 
 
 def event_name(node: str, news: ClusterEvent) -> str:

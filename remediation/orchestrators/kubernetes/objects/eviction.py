@@ -22,6 +22,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Struct, field
 
+from healthd.core.name_lists import listed
 from healthd.remediation.orchestrators.kubernetes.objects.drain_record import DrainRecord
 from healthd.remediation.orchestrators.kubernetes.objects.node import Taint
 from healthd.remediation.orchestrators.kubernetes.objects.slurm_nodes import (
@@ -364,12 +365,10 @@ def told(plans: Iterable[Plan]) -> str:
     that came back it names the source, so that the sentence stays the same when they come again."""
     everyone = tuple(plans)
     left = [plan for plan in everyone if plan.state not in (PodState.STAYS, PodState.CAME)]
-    message = ", ".join(f"{plan.pod.name} ({plan.state}: {plan.why})" for plan in left[:5])
-    more = f" and {len(left) - 5} more" if len(left) > 5 else ""
-    messages = [f"{len(left)} pods are left: {message}{more}"] if left else []
+    pods = [f"{plan.pod.name} ({plan.state}: {plan.why})" for plan in left]
+    messages = [f"{len(left)} pods are left: {listed(pods, 5)}"] if left else []
     if sources := sorted({plan.pod.source for plan in everyone if plan.state is PodState.CAME}):
-        more = f" and {len(sources) - 5} more" if len(sources) > 5 else ""
-        messages.append(f"left alone, {CAME_BACK}: {', '.join(sources[:5])}{more}")
+        messages.append(f"left alone, {CAME_BACK}: {listed(sources, 5)}")
     return "; ".join(messages)
 
 
