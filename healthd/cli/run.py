@@ -29,6 +29,8 @@ def answer(options: Namespace) -> Reply:
     def load() -> None:
         try_out(loaded(options).config, os.environ)
 
+    config, notices = values.cautious()
+    is_decided = None if values.is_decided else lambda: loaded(options).is_decided
     return Reply(
-        code=served(lambda: serve(values.config, values.notices, load=load, hurry=hurry, by_job=values.by_job))
+        code=served(lambda: serve(config, notices, load=load, hurry=hurry, by_job=values.by_job, is_decided=is_decided))
     )

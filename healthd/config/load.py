@@ -31,11 +31,12 @@ from healthd.config.keys import (
     leaves,
     variables,
 )
-from healthd.config.match import NAME, Match, NodeFacts, Ruling, decide, read_matches
+from healthd.config.match import MODE, NAME, Match, NodeFacts, Ruling, decide, read_matches
 from healthd.config.schema import config as schema
 from healthd.config.toml_text import Problem, parsed, read_text
 from healthd.config.values import did_you_mean, shortened
 from healthd.core.errors import ConfigError
+from healthd.core.model import MODE_RANK, Mode
 
 DEFAULT_PATH = Path("/etc/healthd/config.toml")
 MAX_PROBLEMS = 50
@@ -52,15 +53,28 @@ class Loaded(Struct, frozen=True, kw_only=True):
     """A valid configuration. ``settings``: what is given; all else has its default.
 
     ``rulings``: for every match section, whether it holds here; ``notices``: the sections that could not be decided.
-    ``by_job``: those that hold here while a certain job is on the node, in their order; none where an environment sets
-    the mode.
+    ``is_decided``: whether there are none. ``lowest``: the lowest mode that one of them may have, if it is lower than
+    that of ``config``. ``by_job``: those that hold here while a certain job is on the node, in their order; none where
+    an environment sets the mode.
     """
 
     config: schema.Config
     settings: Mapping[Key, Setting]
     rulings: tuple[str, ...] = ()
     notices: tuple[str, ...] = ()
+    is_decided: bool = True
+    lowest: Setting | None = None
     by_job: tuple[Match, ...] = ()
+
+    def cautious(self) -> tuple[schema.Config, tuple[str, ...]]:
+        """The configuration for the daemon of this node, which acts on it, and its notices: in the lowest mode that is
+        possible, until every match can be decided."""
+        if self.lowest is None:
+            return self.config, self.notices
+        mode = self.lowest.value
+        until = f"configuration: until that is known the mode is {mode}: {self.lowest.origin} may hold here"
+        remediation = replace(self.config.remediation, mode=mode)
+        return replace(self.config, remediation=remediation), (*self.notices, until)
 
     def origin(self, key: Key) -> str:
         """The place of a value: ``/etc/healthd/config.toml:3``, ``environment HEALTHD_…`` or ``default``."""
@@ -165,7 +179,29 @@ def _matched(
         return None
     undecided = tuple(f"configuration: {each}" for each in rulings if not each.decided)
     by_job = tuple(match for match in holding if match.is_by_job)
-    return replace(loaded, rulings=tuple(map(str, rulings)), notices=undecided, by_job=by_job)
+    return replace(
+        loaded,
+        rulings=tuple(map(str, rulings)),
+        notices=undecided,
+        is_decided=not undecided,
+        lowest=None if MODE in fixed else _lowest_possible(rulings, loaded.config.remediation.mode),
+        by_job=by_job,
+    )
+
+
+def _lowest_possible(rulings: Iterable[Ruling], mode: Mode) -> Setting | None:
+    """The lowest mode of the matches that may hold and that no later one overrides, where it is lower than the mode
+    without them: a node that you wanted to protect must not be taken out while slurmctld does not answer."""
+    lowest: Setting | None = None
+    for ruling in rulings:
+        given = next((each for each in ruling.match.settings if each.key == MODE), None)
+        if given is None:
+            continue
+        if ruling.holds and not ruling.match.is_by_job:
+            lowest = None
+        elif not ruling.decided and MODE_RANK[given.value] < MODE_RANK[mode if lowest is None else lowest.value]:
+            lowest = given
+    return lowest
 
 
 def _unless_fixed(ruling: Ruling, fixed: Mapping[Key, Setting]) -> Ruling:

@@ -26,7 +26,7 @@ NAME = "match"
 NOT_IN_A_MATCH = ("node", "sources", "daemon")
 _NAMES = MatchSection.__struct_fields__
 _CONDITIONS = tuple(name for name in _NAMES if not name.startswith("job_"))
-_MODE = ("remediation", "mode")
+MODE = ("remediation", "mode")
 _BEGINS, _, _ENDS = translate("x").partition("x")  # its text around a glob; Python 3.14 ends it by \z
 _HOSTLIST = r"\[(\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*)\]"
 
@@ -153,11 +153,11 @@ def _not_by_job(match: Match, place: ConfigLocation) -> Iterator[Problem]:
     """The mistakes of a match by job: it decides the mode, and nothing else can change while jobs come and go."""
     wrong = "not allowed in a match by job, which decides remediation.mode alone"
     for setting in match.settings:
-        if setting.key != _MODE:
+        if setting.key != MODE:
             advice = "write it below a match without a job_ condition"
             yield place.problem(place.within + dotted(setting.key), wrong, advice)
     if not match.settings:
-        name = place.within + dotted(_MODE)
+        name = place.within + dotted(MODE)
         yield place.problem(name, "missing in a match by job", "add [match.remediation] with a mode")
 
 

@@ -62,6 +62,7 @@ _HOUSEKEEPING_S = 10.0
 _TEXTFILE_FIRST_S = 5.0  # until the checks have run once
 _KERNEL_LOG_POLL_S = 10.0
 _CATCH_UP_S = 30.0
+_MATCHES_S = 300.0  # a slurmctld that answers a start seldom in time does not have healthd start again and again
 _JOIN_S = 15.0  # a check run, a call of the cluster or a message (CHILD_TIMEOUT_S), by their own deadlines
 _LOCK_WAIT_S = 5.0  # a hook without a daemon holds it for as long as it looks
 
@@ -73,12 +74,13 @@ def serve(
     load: Callable[[], object],
     hurry: FastStart,
     by_job: tuple[Match, ...] = (),
+    is_decided: Callable[[], bool] | None = None,
 ) -> int:
     """Run until SIGTERM or SIGINT. Raises HealthdError for what cannot work from the start; returns the exit code.
 
     ``load`` says whether the configuration can be used as it is at a SIGHUP, by raising HealthdError where it cannot.
     ``hurry``: this start's, in which the configuration may have asked the metadata service already. ``by_job``: its
-    matches by the job on this node.
+    matches by the job on this node. ``is_decided``: whether every match can be decided by now; None where they are.
     """
     log = service_logger(config.daemon.log_level)
     manager = take_address()
@@ -86,7 +88,17 @@ def serve(
 
     def begin(config: Config, stopgap: StateInMemory | None = None) -> Daemon:
         jobs = () if stopgap is not None else by_job  # it only observes then
-        return Daemon(config, log, notices, manager=manager, signals=signals, hurry=hurry, stopgap=stopgap, by_job=jobs)
+        return Daemon(
+            config,
+            log,
+            notices,
+            manager=manager,
+            signals=signals,
+            hurry=hurry,
+            stopgap=stopgap,
+            by_job=jobs,
+            is_decided=is_decided,
+        )
 
     with contextlib.ExitStack() as held:
         try:
@@ -144,8 +156,10 @@ class Daemon:
         hurry: FastStart,
         stopgap: StateInMemory | None = None,
         by_job: tuple[Match, ...] = (),
+        is_decided: Callable[[], bool] | None = None,
     ) -> None:
         self._config, self._log, self._manager, self._signals = config, log, manager, signals
+        self._is_decided = is_decided
         self._wake, self._stop, self._caught_up = threading.Event(), threading.Event(), threading.Event()
         self._is_stopgap = stopgap is not None
         self._beat, self._clock = Heartbeat(), ClockWatch(datetime.now(UTC), time.monotonic())
@@ -278,6 +292,8 @@ class Daemon:
         if self._metadata.is_awaited:
             self._log.warning("metadata.silent")
             schedule.duty("metadata", self._metadata.again_s, self._ask_metadata, first_s=self._metadata.first_s)
+        if self._is_decided is not None:
+            schedule.duty("matches", _MATCHES_S, self._ask_matches)
         if self._is_stopgap:
             schedule.duty("state", _TICK_S, self._ask_state)
 
@@ -314,6 +330,14 @@ class Daemon:
         if self._metadata.answers():
             self._log.info("metadata.answers")
             self._signals.reload()
+
+    def _ask_matches(self) -> None:
+        """A configuration that is wrong by now is left to the next reload, which reports it."""
+        assert self._is_decided is not None  # noqa: S101 - else there is no such duty
+        with contextlib.suppress(ConfigError):
+            if self._is_decided():
+                self._log.info("matches.decided")
+                self._signals.reload()
 
     def _ask_state(self) -> None:
         if is_usable(Path(self._config.daemon.state_dir)):

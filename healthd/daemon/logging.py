@@ -26,6 +26,7 @@ SENTENCES: Mapping[str, str] = {
     "job.unreported": "{problem}",
     "fleet.unread": "the fleet was not read: {error}",
     "duty.failed": "duty {duty} of the daemon failed; this is a defect of healthd",
+    "matches.decided": "every [[match]] of the configuration can be decided now: restarting with them",
     "metadata.answers": "the metadata service answers now: restarting with its answers",
     "metadata.silent": "the metadata service has not answered yet; facts that it alone has are unknown until then",
     "metrics.left": "the metrics stay in {path}, older with each minute: {error}; remove the file",

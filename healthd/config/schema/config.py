@@ -81,8 +81,9 @@ class MatchSection(Struct, frozen=True, kw_only=True):
     Each given condition must hold; one element of its list is enough. Patterns are shell globs and case-sensitive.
     ``[match.remediation]``, ``[match.checks."gpu.count"]`` and the like follow their ``[[match]]``; node, sources and
     daemon may not, because they are read first. Every node checks every match for mistakes, whether it holds there or
-    not. A condition that cannot be decided does not hold, and every report has a notice. A match is decided once, at
-    the start.
+    not. A condition that cannot be decided does not hold, and every report has a notice; but where the match has a
+    lower mode, the daemon is in that mode. A match is decided once, at the start; where slurmctld did not answer then,
+    the daemon asks again every five minutes, and starts again once it does.
 
     Beside these a match may have conditions on the job that is on the node now, all on the same job. It then holds only
     ``[match.remediation] mode``, which is decided again at each decision, by Slurm. Where the job is not known, the

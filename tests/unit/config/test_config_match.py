@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec import Struct, field
@@ -155,6 +156,42 @@ def test_a_fact_is_asked_for_once_and_only_if_needed(tmp_path: Path) -> None:
     failing = FakeFacts(is_partition=BackendUnknown("slurmctld does not answer"))
     loaded(write(tmp_path, 3 * matching('partition = ["gpu"]')), failing)
     assert failing.asked == ["partition"]
+
+
+@pytest.mark.parametrize(
+    ("modes", "mode"),
+    [
+        (("repair", ("gpu", "observe")), "observe"),
+        (("observe", ("gpu", "repair")), "observe"),
+        (("repair", ("gpu", "quarantine"), ("gpu", "observe"), ("gpu", "approve")), "observe"),
+        (("repair", ("gpu", "observe"), ("", "quarantine")), "quarantine"),
+        (("repair", ("", "quarantine"), ("gpu", "observe")), "observe"),
+    ],
+)
+def test_while_a_partition_is_not_known_the_lowest_possible_mode_applies(
+    tmp_path: Path, modes: tuple[Any, ...], mode: str
+) -> None:
+    """A match that protects a partition holds until slurmctld answers, unless a later match overrides it anyway."""
+    base, *matches = modes
+    text = f'[remediation]\nmode = "{base}"\n'
+    for partition, each in matches:
+        condition = f'partition = ["{partition}"]' if partition else 'host = ["p5-*"]'
+        text += f'[[match]]\n{condition}\n[match.remediation]\nmode = "{each}"\n'
+    path = write(tmp_path, text)
+    known = loaded(path, FakeFacts(is_partition=BackendUnknown("slurmctld does not answer")))
+    config, notices = known.cautious()
+    assert config.remediation.mode == mode
+    assert "slurmctld does not answer" in notices[0]
+    is_lower = known.config.remediation.mode != mode
+    assert is_lower is any(f"until that is known the mode is {mode}" in each for each in notices)
+    fixed = load(
+        path,
+        checks=CHECKS,
+        environ={"HEALTHD_REMEDIATION_MODE": "repair"},
+        who=lambda _: FakeFacts(is_partition=BackendUnknown("slurmctld does not answer")),
+    )
+    assert fixed.cautious()[0].remediation.mode is Mode.REPAIR
+    assert loaded(path).cautious()[1] == ()
 
 
 def test_what_cannot_be_told_is_no_match_and_is_said(tmp_path: Path) -> None:
