@@ -396,6 +396,14 @@ def test_the_pod_starts_what_exists() -> None:
     assert environ["HEALTHD_NODE_NAME"]["valueFrom"] == {"fieldRef": {"fieldPath": "spec.nodeName"}}
 
 
+def test_the_controller_has_variables_of_the_site() -> None:
+    """Such as those of a proxy, as the agent; none by itself, and a later file of values takes one away."""
+    for given, made in (({}, None), ({"NO_PROXY": ".a", "X": None}, [{"name": "NO_PROXY", "value": ".a"}])):
+        rendered = render({"controller": {"enabled": True, "env": given}})
+        (container,) = rendered.one("Deployment", "healthd-controller")["spec"]["template"]["spec"]["containers"]
+        assert container.get("env") == made
+
+
 def test_mounts_are_changed_by_name() -> None:
     """A file system of the site is added, one of the chart's is taken away, and the rest stays."""
     rendered = render(
