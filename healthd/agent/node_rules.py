@@ -59,24 +59,8 @@ def _without_answer(setting: str) -> timedelta | None:
 
 
 def bounds_of(section: PolicySection) -> Bounds:
-    """The limits of a configuration."""
-    return Bounds(
-        relapse_days=section.relapse_days,
-        repairs_per_remedy=section.repairs_per_remedy,
-        repairs_per_fault=section.repairs_per_fault,
-        lemon_repairs=section.lemon_repairs,
-        lemon_days=section.lemon_days,
-        same_fault_nodes=section.same_fault_nodes,
-        same_fault_minutes=section.same_fault_minutes,
-        returns_per_day=section.returns_per_day,
-        storm_nodes=section.storm_nodes,
-        storm_share=section.storm_share,
-        storm_hours=section.storm_hours,
-        repairs_in_vain=section.repairs_in_vain,
-        repairs_judged=section.repairs_judged,
-        canary_repairs=section.canary_repairs,
-        replacements_in_vain=section.replacements_in_vain,
-    )
+    """The limits of a configuration: each is the setting of its name."""
+    return Bounds(**{name: getattr(section, name) for name in Bounds.__struct_fields__})
 
 
 class JobsHere:

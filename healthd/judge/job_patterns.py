@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from math import inf
+from statistics import median
 from typing import NamedTuple
 
 from msgspec import Struct
@@ -259,7 +260,7 @@ def _state(device: DeviceReadings, oldest_s: float, quiet_s: float) -> _State:
     low = _LOW_POWER * before[int(_AT_WORK * (len(before) - 1))]
     if max(powers) <= low:
         return _State.SPINS
-    return _State.COMPUTES if peers.median(powers) > low else _State.UNCLEAR
+    return _State.COMPUTES if median(powers) > low else _State.UNCLEAR
 
 
 def _recent(device: DeviceReadings, name: str, quiet_s: float) -> list[float]:
@@ -271,7 +272,7 @@ def _hang(odd: Sequence[DeviceReadings], states: Mapping[str, _State], gpus: int
     doing = "does nothing" if states[key_of(first)] is _State.IDLE else "computes on"
     powers = [value for each in odd for value in _recent(each, "gpu_power_w", quiet_s)]
     label = ", ".join(each.label for each in odd)
-    power = f"at {peers.median(powers):.0f} W"
+    power = f"at {median(powers):.0f} W"
     message = (
         f"no device of the job moved data for {quiet_s / 60:g} min; {gpus - len(odd)} of {gpus} GPUs wait in a "
         f"collective, and {label} of {first.node} {doing} {power}: the rank there is not in it"

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import inf, isnan, nan
+from statistics import median
 from typing import NamedTuple
 
 from msgspec import Struct, field
@@ -127,13 +128,6 @@ def shown(value: float, unit: str) -> str:
     while abs(value) >= 1000 and thousands < len(_BYTES) - 1:
         value, thousands = value / 1000, thousands + 1
     return f"{value:.3g} {_BYTES[thousands]}"
-
-
-def median(values: Iterable[float]) -> float:
-    """The median. Raises IndexError for no value."""
-    ordered = sorted(values)
-    middle = len(ordered) // 2
-    return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
 
 
 def key_of(device: DeviceReadings) -> str:

@@ -167,8 +167,7 @@ class ClusterView:
         if self._shown == (code, since):
             return ""
         try:
-            before = self._read_own()
-            self._leave(before, showing(before, code, since, self._versions()))
+            self._change(lambda before: showing(before, code, since, self._versions()))
         except BackendError as error:
             return f"the others are not shown why: {error}"
         self._shown = (code, since)
@@ -179,8 +178,7 @@ class ClusterView:
         that cannot be done yet, or ""."""
         try:
             if (code := self.record().code) and code not in unless:
-                before = self._read_own()
-                self._leave(before, showing(before, "", None))
+                self._change(lambda before: showing(before, "", None))
                 self._shown = None
         except BackendRefused:
             self._own = ""  # somebody else's text is in its place
@@ -192,16 +190,14 @@ class ClusterView:
         """Take the finding out of the record, and leave there what came of the remediation. Raises BackendUnknown;
         where another text is in its place, nothing of ours is there to be taken out."""
         with contextlib.suppress(BackendRefused):
-            before = self._read_own()
-            self._leave(before, after(before, remediation))
+            self._change(lambda before: after(before, remediation))
         self._shown = None
 
     def remember(self, remediation: Remediation) -> None:
         """Leave in the record, once, that this remediation was given up. Raises BackendUnknown, see ``hide``."""
         if self._remembered != remediation.id:
             with contextlib.suppress(BackendRefused):
-                before = self._read_own()
-                self._leave(before, after(before, remediation))
+                self._change(lambda before: after(before, remediation))
             self._remembered = remediation.id
 
     def watch(self, *, holds: bool) -> None:
@@ -213,18 +209,15 @@ class ClusterView:
             return
         self._watch_due_s = now_s + _WATCH_AGAIN_S
         with contextlib.suppress(BackendError):
-            before = self._read_own()
-            self._leave(before, replace(parse(before) or HandoffRecord(), watched=self._clock()).text)
+            self._change(lambda before: replace(parse(before) or HandoffRecord(), watched=self._clock()).text)
             self._watch_due_s = now_s + WATCH_S
 
     # -----------------------------------------------------------------------------------------------------------------
 
-    def _read_own(self) -> str:
-        self._own = self._orchestrator.read_record()
-        return self._own
-
-    def _leave(self, before: str, text: str) -> None:
-        if text != before:
+    def _change(self, change: Callable[[str], str]) -> None:
+        """Read the node's own record, and write what ``change`` makes of it."""
+        before = self._own = self._orchestrator.read_record()
+        if (text := change(before)) != before:
             self._orchestrator.write_record(text)
             self._own = text
 

@@ -15,7 +15,6 @@ from healthd.judge.peers import (
     Trait,
     among_peers,
     key_of,
-    median,
     peers_of,
     ranked,
     shown,
@@ -79,7 +78,6 @@ def test_the_median_over_the_window_forgets_a_checkpoint() -> None:
     assert value_of(busy, peers.POWER, oldest_s=300.0, least=3) == 120
     assert value_of(busy, peers.POWER, newest_s=300.0, least=3) == 600
     assert value_of(busy, peers.CLOCK) is None
-    assert median([1, 2, 3, 10]) == 2.5
 
 
 def test_readings_are_added_and_divided() -> None:
