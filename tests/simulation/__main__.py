@@ -14,6 +14,7 @@ from functools import partial
 
 from tests.simulation.changes import CHANGES
 from tests.simulation.fleet import Report
+from tests.simulation.kube_fleet import KubeSimulation, Violation
 from tests.simulation.many import lived, lives
 from tests.simulation.mutations import table
 
@@ -27,10 +28,13 @@ def main() -> int:
     parser.add_argument("--change", choices=sorted(CHANGES), help="an old fault that is put back: it is to be found")
     parser.add_argument("--mutations", action="store_true", help="put each old fault back in turn: which is found?")
     parser.add_argument("--go-on", action="store_true", help="report all violations, and let the fleet live on")
+    parser.add_argument("--kubernetes", action="store_true", help="fleets on a simulated API server instead")
     parser.add_argument("--workers", type=int, default=1, help="processes that share the seeds")
     arguments = parser.parse_args()
     if arguments.mutations:
         return 0 if table(range(arguments.seed, arguments.seed + arguments.seeds), out) else 1
+    if arguments.kubernetes:
+        return kubernetes(range(arguments.seed, arguments.seed + arguments.seeds), arguments.hours)
     live = partial(
         lived,
         hours=arguments.hours,
@@ -53,6 +57,19 @@ def main() -> int:
             break
     out(summary(reports))
     return 1 if lost or any(report.violations for report in reports) else 0
+
+
+def kubernetes(seeds: range, hours: float) -> int:
+    """Fleets on Kubernetes, one after another, until the first violation."""
+    for seed in seeds:
+        fleet = KubeSimulation(seed)
+        try:
+            fleet.live(hours)
+        except Violation as violation:
+            out(f"VIOLATED with SEED={seed} HOURS={hours:g}: {violation}")
+            return 1
+        out(f"seed {seed}: {fleet.mode}, drains {fleet.drains}, evictions {fleet.evictions}, kills {fleet.kills}")
+    return 0
 
 
 def summary(reports: list[Report]) -> str:

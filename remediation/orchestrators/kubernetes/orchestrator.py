@@ -74,8 +74,8 @@ class KubernetesOrchestrator:
     its label ``scope_label`` names. ``tolerated``: globs of taints that this fleet's jobs tolerate. ``effect``: of the
     taint, NoSchedule or NoExecute; ``cordon``: whether ``unschedulable`` is set as well. ``resources``: globs of what a
     job holds; ``pod_resources``: the kubelet's socket. ``counts_age_s``: how old a count of who is out may be.
-    ``lately_s``: as above. ``clock`` gives aware UTC; ``sleep`` and ``chance``, a number in [0, 1), serve
-    compare-and-swap.
+    ``lately_s``: as above. ``clock`` gives aware UTC, ``monotonic_s`` the age of a reading; ``sleep`` and ``chance``,
+    a number in [0, 1), serve compare-and-swap.
     """
 
     kind = "kubernetes"
@@ -97,6 +97,7 @@ class KubernetesOrchestrator:
         timeout_s: float = 5.0,
         lately_s: float = 0.5,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+        monotonic_s: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
         chance: Callable[[], float] = _RANDOM.random,
     ) -> None:
@@ -105,6 +106,7 @@ class KubernetesOrchestrator:
         self._tolerated, self._effect, self._cordon = tuple(tolerated), effect, cordon
         self._resources, self._pod_resources, self._timeout_s = tuple(resources), pod_resources, timeout_s
         self._counts_age_s, self._clock, self._sleep, self._chance = counts_age_s, clock, sleep, chance
+        self._monotonic_s = monotonic_s
         self._lately_s, self._lately = lately_s, dict[tuple[ResourceKind, str], tuple[float, dict[str, Any]]]()
         self._healths = NodeHealths(api, self._pause)
         self._old_marks = OldRecords(api, namespace, self._pause)
@@ -293,10 +295,10 @@ class KubernetesOrchestrator:
         """Node to handoff record; of a node that has not moved its own yet, the one on the Lease."""
         waits = any(budget.of(self._name) is None and budget.room(self._name) < 1 for budget in budgets)
         listed_s, texts = self._records_then
-        if waits and time.monotonic() - listed_s < RECORDS_S:
+        if waits and self._monotonic_s() - listed_s < RECORDS_S:
             own = self.read_record()
             return {**{name: text for name, text in texts.items() if name != self._name}, **_of(self._name, own)}
-        asked_s = time.monotonic()
+        asked_s = self._monotonic_s()
         there = self._healths.all()
         found = {**self._old_marks.read().texts, **{name: text for name, each in there.items() if (text := each.text)}}
         self._records_then = (asked_s, found)
@@ -371,9 +373,9 @@ class KubernetesOrchestrator:
 
     def _read(self, kind: ResourceKind, name: str, *, fresh: bool) -> dict[str, Any]:
         at_s, there = self._lately.get((kind, name), (0.0, None))
-        if there is not None and not fresh and time.monotonic() - at_s < self._lately_s:
+        if there is not None and not fresh and self._monotonic_s() - at_s < self._lately_s:
             return there
-        asked_s = time.monotonic()
+        asked_s = self._monotonic_s()
         # patched at once after a fresh reading: with a second of our own rate between, other clients always win
         there = self._api.get(kind, name, namespace=self._namespace_of(kind), ahead=1 if fresh else 0)
         self._lately[kind, name] = (asked_s, there)
@@ -381,7 +383,7 @@ class KubernetesOrchestrator:
 
     def _patch(self, kind: ResourceKind, name: str, body: Mapping[str, Any], *, status: bool = False) -> None:
         self._lately.pop((kind, name), None)
-        asked_s = time.monotonic()
+        asked_s = self._monotonic_s()
         how = (
             PatchKind.STRATEGIC if status else PatchKind.MERGE
         )  # a merge patch would replace the conditions of all writers

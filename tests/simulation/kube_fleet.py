@@ -1,0 +1,617 @@
+"""A Kubernetes fleet in memory: production's engines and back end on every node, two controllers, one budget.
+
+Where ``fleet`` simulates slurmctld behind the Orchestrator, here the server is simulated and the Orchestrator is
+production's: its claims, taints, counts and evictions are what is judged. Requests fail before or behind their effect,
+lists are old, agents and controllers are killed at any request, nodes reboot, and people cordon, undo and delete.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from random import Random
+from typing import Any
+
+from msgspec.structs import replace
+
+from healthd.agent.wiring import Cluster as ClusterParts
+from healthd.agent.wiring import timeouts_of
+from healthd.config.schema.config import Config
+from healthd.controller.kube_watch import KubeWatch, WatchSettings
+from healthd.controller.kubernetes import KubernetesSync
+from healthd.core.check import judged
+from healthd.core.errors import BackendError, BackendUnknown, StoreError
+from healthd.core.model import Component, Finding, Mode, Outcome, Remedy, Severity
+from healthd.remediation.decide.fleet import CLUSTER
+from healthd.remediation.decide.ledger import repairs_of
+from healthd.remediation.decide.policy import Rules
+from healthd.remediation.decide.remediation import End, Remediation
+from healthd.remediation.decide.rules import LABEL
+from healthd.remediation.engine.dependencies import Dependencies, Heartbeat
+from healthd.remediation.engine.engine import Engine
+from healthd.remediation.engine.slots import SlotKeeper
+from healthd.remediation.orchestrators.kubernetes.api import ResourceKind
+from healthd.remediation.orchestrators.kubernetes.drain import KubeDrain
+from healthd.remediation.orchestrators.kubernetes.fleet import KubeFleet
+from healthd.remediation.orchestrators.kubernetes.from_config import poll_fence
+from healthd.remediation.orchestrators.kubernetes.leader_election import Leadership
+from healthd.remediation.orchestrators.kubernetes.lease_notes import LeaseNotes
+from healthd.remediation.orchestrators.kubernetes.objects.budget import CLAIM, LEASE
+from healthd.remediation.orchestrators.kubernetes.objects.drain_record import RECORDS
+from healthd.remediation.orchestrators.kubernetes.objects.eviction import EvictionRule, EvictMode
+from healthd.remediation.orchestrators.kubernetes.objects.gangs import GangLabels
+from healthd.remediation.orchestrators.kubernetes.objects.node import CLAIMED, UNHEALTHY, hold_of, node_of
+from healthd.remediation.orchestrators.kubernetes.objects.silent_nodes import SILENT
+from healthd.remediation.orchestrators.kubernetes.orchestrator import KubernetesOrchestrator
+from healthd.remediation.orchestrators.kubernetes.reporter import AgentState, KubeReporter
+from healthd.remediation.ports import NodeView
+from healthd.state.monitor import Monitor
+from healthd.state.store import IN_MEMORY, Store
+from tests.simulation.daemon import CHECKS, LEVEL, LOG, BootAlone
+from tests.simulation.kube_server import NAMESPACE, Client, Server
+from tests.simulation.timeline import Timeline, WallClock, shown
+from tests.support.engine_wire import Killed
+from tests.support.fake_repairs import FakeProvisioner, FakeResetter
+
+OURS = (UNHEALTHY, CLAIMED)
+CODES = ("gpu.xid.79", "gpu.count.missing", "gpu.nvlink.down")
+AGENT_S, IDLE_S, CONTROLLER_S = 5.0, 60.0, 10.0
+EVICTED_AFTER_S = 600.0
+REACTS_S, SETTLED_S = 1800.0, 5400.0
+"""From a fault, with room and without trouble, to the drain; and from the end of all trouble to a fleet as it was."""
+
+
+class Violation(AssertionError):
+    """An invariant does not hold."""
+
+
+class SimNode(KubernetesOrchestrator):
+    """The orchestrator, whose jobs are the pods that the server shows on its node: no kubelet runs here."""
+
+    def __init__(self, api: Client, server: Server, **parts: Any) -> None:
+        super().__init__(api, **parts)
+        self._server, self._who = server, parts["node"]
+
+    def view(self, *, jobs: bool = False) -> NodeView:
+        found = super().view()
+        return replace(found, jobs=tuple(pods_on(self._server, self._who))) if jobs else found
+
+
+def pods_on(server: Server, node: str) -> list[str]:
+    return [
+        name
+        for (kind, name), pod in server.objects.items()
+        if kind is ResourceKind.POD and pod["spec"]["nodeName"] == node
+    ]
+
+
+class Machine:
+    """A node: its disk, its faults, its agent."""
+
+    def __init__(self, name: str, fleet: KubeSimulation) -> None:
+        self.name, self._fleet = name, fleet
+        self.store, self.boot, self.up, self.reboots = Store(IN_MEMORY, now=fleet.wall.now()), 1, True, 0
+        self.faults: dict[str, float] = {}
+        self.engine: Engine | None = None
+        self.idle_until_s = 0.0
+        self.start()
+
+    def start(self) -> None:
+        """A new process on the same disk."""
+        fleet, now = self._fleet, self._fleet.wall.now()
+        self.monitor = Monitor(CHECKS, self.store)
+        self.monitor.begin_instance(f"i-{self.name}", now)
+        self.monitor.begin_boot(f"{self.name}-{self.boot}", now)
+        client = Client(fleet.server, self.name, fleet.trouble)
+        orchestrator = fleet.orchestrator(
+            client,
+            fleet.server,
+            node=self.name,
+            namespace=NAMESPACE,
+            cordon=fleet.cordons,
+            lately_s=0.5,
+            clock=fleet.wall.now,
+            monotonic_s=fleet.timeline,
+            sleep=lambda _: None,
+            chance=fleet.random.random,
+        )
+        cluster = ClusterParts(settle_s=10.0, quotas=orchestrator.quotas, opt_out=("healthd.io/opt-out", LABEL))
+        self.engine = Engine(
+            Dependencies(
+                orchestrator=orchestrator,
+                provisioner=FakeProvisioner(self.reboot),
+                resetter=FakeResetter(),
+                slots=SlotKeeper(
+                    orchestrator=orchestrator,
+                    node=self.name,
+                    quotas=cluster.quotas,
+                    monotonic_s=fleet.timeline,
+                    random=fleet.random.random,
+                    settle_s=cluster.settle_s,
+                ),
+                judgement=self.monitor,
+                remediations=self.store,
+                rules=lambda: Rules(mode=fleet.mode, opt_out_feature="healthd.io/opt-out", feature_is=LABEL),
+                ledger=lambda: repairs_of(self.store.remediations()),
+                collect=lambda remediation: f"bundles/{remediation.id}",
+                recheck=lambda _: self.look(),
+                hindsight=BootAlone(booted_at=lambda: None),
+                timeouts=timeouts_of(Config(), cluster),
+                new_id=lambda: f"{fleet.random.getrandbits(32):08x}",
+                clock=fleet.wall.now,
+                monotonic_s=fleet.timeline,
+                beat=Heartbeat(fleet.timeline),
+            )
+        )
+        self.reporter = KubeReporter(
+            Client(fleet.server, self.name, fleet.trouble),
+            node=self.name,
+            known=self._known,
+            verified=orchestrator.verified,
+            fenced=lambda: poll_fence(orchestrator, self._fenced),
+            kubelet=lambda: self.boot,
+            monotonic_s=fleet.timeline,
+            clock=fleet.wall.now,
+            chance=fleet.random.random,
+        )
+        self.look()
+
+    def _known(self) -> AgentState:
+        assert self.engine is not None
+        return AgentState(
+            diagnoses=self.monitor.diagnoses(),
+            outcomes=self.monitor.outcomes(),
+            expected=frozenset({LEVEL, LOG}),
+            decision=self.engine.decision,
+            remediation=self.engine.remediation,
+            has_decided=self.engine.has_decided,
+        )
+
+    def _fenced(self, message: str) -> None:
+        assert self.engine is not None
+        self.engine.fenced(message)
+
+    def look(self) -> None:
+        """Its checks run."""
+        found = [finding(code) for code in sorted(self.faults)]
+        for check, findings in ((LEVEL, found), (LOG, [])):
+            outcome = Outcome(check=check, result=judged(findings), at=self._fleet.wall.now(), duration_s=0.01)
+            self.monitor.absorb(outcome)
+
+    def reconcile(self) -> None:
+        """The agent's turn, where it is up."""
+        if self.engine is None:
+            return
+        s = self._fleet.timeline.s
+        if s % 60.0 < AGENT_S:
+            self.look()
+        try:
+            self.reporter.tick()
+            if self.remediation is not None or self.faults or s >= self.idle_until_s:
+                self.idle_until_s = s + IDLE_S
+                self.engine.reconcile(self._fleet.wall.now())
+        except Killed:
+            self.kill()
+
+    @property
+    def remediation(self) -> Remediation | None:
+        return self.store.open_remediation()
+
+    def kill(self, for_s: float = 20.0) -> None:
+        """kill -9; it starts again after a while."""
+        self.engine = None
+        self._fleet.timeline.after(for_s, self._starts_again)
+
+    def _starts_again(self) -> None:
+        if self.up and self.engine is None:
+            self.start()
+
+    def reboot(self) -> None:
+        """The machine goes down, with its pods, and comes up healed, most often."""
+        fleet = self._fleet
+        if pods_on(fleet.server, self.name):
+            raise Violation(f"{self.name} reboots under {pods_on(fleet.server, self.name)}")
+        if not self.up:
+            return
+        self.up, self.reboots = False, self.reboots + 1
+        fleet.timeline.after(5.0, self._down)
+
+    def _down(self) -> None:
+        self.engine = None
+        self._fleet.ready(self.name, is_ready=False)
+        self._fleet.timeline.after(60.0 + self._fleet.random.random() * 300.0, self._booted)
+
+    def _booted(self) -> None:
+        self.boot, self.up = self.boot + 1, True
+        if self._fleet.random.random() < 0.8:
+            self.faults.clear()
+        self._fleet.ready(self.name, is_ready=True)
+        self.start()
+
+
+def finding(code: str) -> Finding:
+    return Finding(
+        code=code,
+        severity=Severity.CRITICAL,
+        component=Component(kind="gpu", id="GPU-1"),
+        message=f"{code} was seen",
+        remedy=Remedy.REBOOT_NODE,
+    )
+
+
+class Controller:
+    """One of two processes of ``healthd controller``."""
+
+    def __init__(self, name: str, fleet: KubeSimulation) -> None:
+        self._name, self._fleet = name, fleet
+        self.start()
+
+    def start(self) -> None:
+        fleet = self._fleet
+        api = Client(fleet.server, f"controller {self._name}", fleet.trouble)
+        identity = f"{self._name}-{fleet.random.getrandbits(32):08x}"
+        self._lead = lead = Leadership(api, namespace=NAMESPACE, identity=identity, monotonic_s=fleet.timeline)
+        notes = partial(LeaseNotes, api, namespace=NAMESPACE, leads=lead.check)
+        self.counted = KubeFleet(
+            api,
+            namespace=NAMESPACE,
+            quotas={CLUSTER: fleet.granted},
+            leads=lead.check,
+            monotonic_s=fleet.timeline,
+            clock=fleet.wall.now,
+        )
+        drain = KubeDrain(
+            api,
+            rules=(EvictionRule(name="jobs", mode=EvictMode.EVICT_AFTER, after_s=EVICTED_AFTER_S),),
+            leads=lead.check,
+            clock=fleet.wall.now,
+            records=notes(key=RECORDS),
+            gangs=GangLabels(),
+            timeout_s=3600.0,
+            opt_out_label="healthd.io/opt-out",
+        )
+        settings = WatchSettings(
+            namespace=NAMESPACE,
+            timeout_s=1200.0,
+            gap_s=60.0,
+            all_nodes=False,
+            policies=False,
+            tolerated=(),
+            opt_out_label="healthd.io/opt-out",
+            reports=True,
+            takes_s={},
+        )
+        watch = KubeWatch(
+            api,
+            settings,
+            kept=notes(key=SILENT),
+            leads=lead.check,
+            clock=fleet.wall.now,
+            monotonic_s=fleet.timeline,
+        )
+        self.alive, self._sync = True, KubernetesSync(self.counted, drain, None, mode=fleet.mode, watch=watch)
+
+    def turn(self) -> None:
+        if not self.alive:
+            return
+        try:
+            if self._lead.attempt():
+                self._sync(self._fleet.wall.now())
+        except (BackendError, StoreError):
+            return  # the next sync
+        except Killed:
+            self.alive = False
+            self._fleet.timeline.after(30.0, self.start)
+
+
+class KubeSimulation:
+    """``seed`` decides all. ``live`` lets it live for so many hours, then ends all trouble and waits until the fleet is
+    as it was. Raises Violation. ``orchestrator``: another one, and ``granted``: another
+    limit for the controllers, with a fault that is to be found."""
+
+    def __init__(
+        self,
+        seed: int,
+        *,
+        nodes: int = 8,
+        max_out: int = 2,
+        granted: int = 2,
+        orchestrator: type[SimNode] = SimNode,
+    ) -> None:
+        self.orchestrator, self.granted = orchestrator, granted
+        self.random, self.timeline, self.server = Random(seed), Timeline(), Server()  # noqa: S311 - a fleet, no secret
+        self.wall, self.max_out = WallClock(self.timeline), max_out
+        self.mode = self.random.choice((Mode.QUARANTINE, Mode.REPAIR))
+        self.cordons = self.random.random() < 0.5
+        self.calm, self.outage_until_s = True, 0.0
+        self.by_admin: dict[str, set[str]] = {}
+        self.trail: list[str] = []
+        self.drains = self.evictions = self.kills = self._pods = 0
+        self.server.written = self._written
+        self.server.put(ResourceKind.LEASE, {"metadata": {"name": LEASE}, "spec": {}})
+        self.controllers = [Controller(name, self) for name in "ab"]
+        self.machines: dict[str, Machine] = {}
+        for number in range(nodes):
+            self.add(f"n{number}")
+        self.calm = False
+
+    # -- what happens -------------------------------------------------------------------------------------------------
+
+    def add(self, name: str) -> None:
+        self._register(name)
+        self.by_admin[name] = set()
+        self.machines[name] = Machine(name, self)
+
+    def _register(self, name: str) -> None:
+        ready = {"type": "Ready", "status": "True"}
+        body = {"metadata": {"name": name}, "spec": {"providerID": f"aws:///{name}"}, "status": {"conditions": [ready]}}
+        self.server.put(ResourceKind.NODE, body, by="kubelet")
+
+    def ready(self, name: str, *, is_ready: bool) -> None:
+        if (ResourceKind.NODE, name) in self.server.objects:
+            conditions = [{"type": "Ready", "status": "True" if is_ready else "Unknown"}]
+            body = {"status": {"conditions": conditions}}
+            self.server.change(ResourceKind.NODE, name, body, by="kubelet", strategic=True)
+
+    def trouble(self, boundary: str) -> None:
+        """What a request may meet."""
+        if self.calm:
+            return
+        if self.timeline.s < self.outage_until_s and boundary.startswith("before"):
+            raise BackendUnknown("no answer within 5 s")
+        chance = self.random.random()
+        if chance < 0.003:
+            raise BackendUnknown(f"no answer within 5 s ({boundary})")
+        if chance < 0.0035:
+            self.kills += 1
+            raise Killed
+
+    def live(self, hours: float, *, settles: bool = True) -> None:
+        """The life, and the end of it, where it ``settles``."""
+        self._turns(hours * 3600.0, self._befall)
+        if not settles:
+            return
+        self.calm = True
+        for machine in self.machines.values():
+            if machine.up and machine.engine is None:
+                machine.start()
+        for name, kinds in self.by_admin.items():
+            if kinds:
+                self._uncordon(name)
+        self._turns(REACTS_S, lambda: None)
+        if self.mode is Mode.QUARANTINE:  # in repair the slots go from node to node
+            self._is_acted_on()
+        for machine in self.machines.values():
+            machine.faults.clear()
+        self._turns(SETTLED_S / 2, lambda: None)
+        for name, machine in self.machines.items():
+            if (remediation := machine.remediation) is not None and remediation.end is End.FAILED:
+                self._undo(name)  # it was given up, and waits for an operator
+        self._turns(SETTLED_S / 2, lambda: None)
+        self._is_as_it_was()
+
+    def _turns(self, seconds: float, befalls: Callable[[], None]) -> None:
+        until_s = self.timeline.s + seconds
+        while self.timeline.s < until_s:
+            self.timeline.run(self.timeline.s + AGENT_S)
+            if self.random.random() < 0.7:
+                self.server.refresh()
+            befalls()
+            self._jobs()
+            for machine in tuple(self.machines.values()):
+                machine.reconcile()
+            if self.timeline.s % CONTROLLER_S < AGENT_S:
+                for controller in self.controllers:
+                    controller.turn()
+
+    def _befall(self) -> None:
+        """Each kind comes by itself, so many times a day."""
+        name = self.random.choice(sorted(self.machines))
+        machine = self.machines[name]
+        for each, a_day in (
+            (lambda: machine.faults.setdefault(self.random.choice(CODES), self.timeline.s), 60),
+            (machine.faults.clear, 40),
+            (lambda: machine.kill(self.random.random() * 3600.0), 10),
+            (lambda: self._cordon(name), 8),
+            (lambda: self._uncordon(name), 12),
+            (lambda: self._undo(name), 6),
+            (lambda: self._unclaim(name), 3),
+            (lambda: self._replaced(name), 4),
+            (lambda: self._registered_again(name), 4),
+            (lambda: self._opt_out(name), 4),
+            (self._without_lease, 1),
+            (self._outage, 4),
+        ):
+            if self.random.random() < a_day * AGENT_S / 86_400.0:
+                each()
+
+    def _outage(self) -> None:
+        self.outage_until_s = self.timeline.s + self.random.random() * 600.0
+        self._note("the API server does not answer")
+
+    def _cordon(self, name: str) -> None:
+        node = self._node(name)
+        if self.random.random() < 0.5:
+            taints = [*node["spec"].get("taints", []), {"key": "example.com/check", "effect": "NoSchedule"}]
+            if all(each["key"] != "example.com/check" for each in node["spec"].get("taints", [])):
+                self.server.change(ResourceKind.NODE, name, {"spec": {"taints": taints}})
+                self.by_admin[name].add("taint")
+        elif not node["spec"].get("unschedulable"):
+            self.server.change(ResourceKind.NODE, name, {"spec": {"unschedulable": True}})
+            self.by_admin[name].add("cordon")
+        self._note(f"{name}: cordoned by the administrator: {self.by_admin[name]}")
+
+    def _uncordon(self, name: str) -> None:
+        node, kinds = self._node(name), self.by_admin[name]
+        if "taint" in kinds:
+            taints = [each for each in node["spec"].get("taints", []) if each["key"] != "example.com/check"]
+            self.server.change(ResourceKind.NODE, name, {"spec": {"taints": taints}})
+        if "cordon" in kinds:
+            self.server.change(ResourceKind.NODE, name, {"spec": {"unschedulable": None}})
+        if "opt-out" in kinds:
+            self._opt_out(name)
+        kinds.clear()
+
+    def _undo(self, name: str) -> None:
+        """An operator takes healthd's taint away, and its cordon."""
+        node = self._node(name)
+        if any(each["key"] == UNHEALTHY for each in node["spec"].get("taints", [])):
+            taints = [each for each in node["spec"]["taints"] if each["key"] != UNHEALTHY]
+            self.server.change(ResourceKind.NODE, name, {"spec": {"taints": taints, "unschedulable": None}})
+            self.by_admin[name].discard("cordon")
+            self._note(f"{name}: healthd's drain undone by an operator")
+
+    def _unclaim(self, name: str) -> None:
+        """An operator takes the claim out of the Lease."""
+        if name not in _claims(self._lease()):
+            return
+        self.server.change(ResourceKind.LEASE, LEASE, {"metadata": {"annotations": {f"{CLAIM}{name}": None}}})
+        self._note(f"{name}: claim removed by an operator")
+
+    def _replaced(self, name: str) -> None:
+        """The Node goes for good, and another joins."""
+        self.machines.pop(name).engine = None
+        for pod in pods_on(self.server, name):
+            self.server.drop(ResourceKind.POD, pod, by="gc")
+        self.server.drop(ResourceKind.NODE, name)
+        self.by_admin.pop(name)
+        self._note(f"{name}: deleted")
+        self.add(f"n{self.server.version}")
+
+    def _registered_again(self, name: str) -> None:
+        """The kubelet makes its Node again, under another UID: what was written on it is lost."""
+        self.server.drop(ResourceKind.NODE, name, by="kubelet")
+        self._register(name)
+        self.by_admin[name] = set()
+        self._note(f"{name}: registered again")
+
+    def _without_lease(self) -> None:
+        """An operator deletes the Lease, with all claims."""
+        self.server.drop(ResourceKind.LEASE, LEASE)
+        self._note("the Lease is deleted")
+
+    def _opt_out(self, name: str) -> None:
+        label = "true" if "opt-out" not in self.by_admin[name] else None
+        self.server.change(ResourceKind.NODE, name, {"metadata": {"labels": {"healthd.io/opt-out": label}}})
+        self.by_admin[name] ^= {"opt-out"}
+        self._note(f"{name}: opt-out {label}")
+
+    def _jobs(self) -> None:
+        """Pods start where a node takes them, and end after a while."""
+        for name, machine in self.machines.items():
+            node = node_of(self._node(name))
+            running = pods_on(self.server, name)
+            if running and self.random.random() < AGENT_S / 3600.0:
+                self.server.drop(ResourceKind.POD, running[0], by="kubelet")
+            takes_pods = machine.up and not node.taints and not node.unschedulable
+            if not running and takes_pods and self.random.random() < AGENT_S / 600.0:
+                self._begins(name)
+
+    def _begins(self, node: str) -> None:
+        self._pods += 1
+        owner = {"kind": "Job", "name": f"job-{self._pods}", "apiVersion": "batch/v1", "controller": True}
+        meta = {
+            "name": f"pod-{self._pods}",
+            "namespace": "team",
+            "ownerReferences": [owner],
+            "creationTimestamp": f"{self.wall.now():%Y-%m-%dT%H:%M:%SZ}",
+        }
+        body = {"metadata": meta, "spec": {"nodeName": node}, "status": {"phase": "Running"}}
+        self.server.put(ResourceKind.POD, body, by="scheduler")
+
+    # -- what must be true --------------------------------------------------------------------------------------------
+
+    def _written(
+        self, who: str, kind: ResourceKind, before: dict[str, Any] | None, after: dict[str, Any] | None
+    ) -> None:
+        """Judge each write at its moment."""
+        if kind is ResourceKind.POD and who.startswith("controller"):
+            self._evicted(who, before)
+        if kind is ResourceKind.NODE and before is not None and after is not None:
+            self._node_written(who, before, after)
+        if kind is ResourceKind.LEASE and before is not None and after is not None:
+            self._lease_written(who, before, after)
+
+    def _evicted(self, who: str, pod: dict[str, Any] | None) -> None:
+        assert pod is not None
+        node = node_of(self._node(pod["spec"]["nodeName"]))
+        self.evictions += 1
+        if hold_of(node) is None:
+            raise Violation(
+                self._story(f"{who} evicts {pod['metadata']['name']} from a node that healthd does not hold")
+            )
+
+    def _node_written(self, who: str, before: dict[str, Any], after: dict[str, Any]) -> None:
+        name = after["metadata"]["name"]
+        if who.startswith("n") and who != name:
+            raise Violation(self._story(f"{who} writes the Node {name}"))
+        if who not in self.machines:
+            return
+        left, right = node_of(before), node_of(after)
+        foreign = {each.key for each in left.taints} - {each.key for each in right.taints} - set(OURS)
+        if foreign:
+            raise Violation(self._story(f"{name}: healthd removes {foreign}"))
+        if "cordon" in self.by_admin[name] and left.unschedulable and not right.unschedulable:
+            raise Violation(self._story(f"{name}: healthd undoes the administrator's cordon"))
+        if hold_of(left) is None and hold_of(right) is not None:
+            self.drains += 1
+            if name not in _claims(self._lease()):
+                raise Violation(self._story(f"{name}: drained without a claim"))
+        for word in ("taken out" if hold_of(right) else "released",) if hold_of(left) != hold_of(right) else ():
+            self._note(f"{name}: {word} by healthd")
+
+    def _lease_written(self, who: str, before: dict[str, Any], after: dict[str, Any]) -> None:
+        if after["metadata"]["name"] != LEASE:
+            return
+        claims, were = _claims(after), _claims(before)
+        if who in self.machines and (claims ^ were) - {who}:
+            raise Violation(self._story(f"{who} changes the claims {claims ^ were}"))
+        if claims - were and len(claims) > self.max_out:
+            raise Violation(self._story(f"{sorted(claims)} hold claims, {self.max_out} may"))
+
+    def _is_acted_on(self) -> None:
+        """No faulty node is in service while the budget has room, but one whose fault an operator acknowledged."""
+        out = {name for name in self.machines if hold_of(node_of(self._node(name))) is not None}
+        room = self.max_out - len(out | _claims(self._lease()))
+        for name, machine in self.machines.items() if room > 0 else ():
+            known = [fault for fault in machine.monitor.history.faults.values() if not fault.acknowledged]
+            is_held = hold_of(node_of(self._node(name))) is not None or machine.remediation is not None
+            if machine.faults and known and not is_held and machine.up:
+                raise Violation(
+                    self._story(f"{name} is in service with {sorted(machine.faults)}: {self._why(machine)}")
+                )
+
+    def _is_as_it_was(self) -> None:
+        for name, machine in self.machines.items():
+            node, notes = self._node(name), self._node(name)["metadata"].get("annotations") or {}
+            left = [each["key"] for each in node["spec"].get("taints", [])]
+            if left or node["spec"].get("unschedulable"):
+                raise Violation(self._story(f"{name} stays out: {left} {node['spec']}: {self._why(machine)}"))
+            if ours := [key for key in notes if "hold" in key]:
+                raise Violation(self._story(f"{name} keeps {ours}: {self._why(machine)}"))
+            if (remediation := machine.remediation) is not None:
+                raise Violation(self._story(f"{name}: {remediation.id} stays open: {self._why(machine)}"))
+        if claims := _claims(self._lease()):
+            raise Violation(self._story(f"claims are left: {claims}"))
+
+    def _why(self, machine: Machine) -> str:
+        remediation = machine.remediation
+        at = f"{remediation.id} at {remediation.step}, {remediation.end}: {remediation.note}" if remediation else "none"
+        last = "; ".join(f"{each.at:%d %H:%M:%S} {each.text}" for each in machine.store.events()[-6:])
+        return f"boot {machine.boot}, {'up' if machine.up else 'down'}; remediation {at}; {last}"
+
+    def _node(self, name: str) -> dict[str, Any]:
+        return self.server.objects[ResourceKind.NODE, name]
+
+    def _lease(self) -> dict[str, Any]:
+        return self.server.objects.get((ResourceKind.LEASE, LEASE), {"metadata": {}})
+
+    def _note(self, text: str) -> None:
+        self.trail.append(f"{shown(self.timeline.s)} {text}")
+
+    def _story(self, text: str) -> str:
+        return "\n".join([*self.trail[-25:], f"{shown(self.timeline.s)} {text}"])
+
+
+def _claims(lease: dict[str, Any]) -> set[str]:
+    return {key.removeprefix(CLAIM) for key in lease["metadata"].get("annotations") or {} if key.startswith(CLAIM)}
