@@ -41,8 +41,9 @@ EXIT_CODE: Mapping[Blame, int] = {Blame.NONE: 0, Blame.JOB: 0, Blame.NODE: 1, Bl
 _NO_FAULT = frozenset({"COMPLETED", "PREEMPTED", "CANCELLED"})
 """States of a job of which no node wrote anything: its end is no failure."""
 _SHOWN = 16
-_OF_AN_END = ("at", "run", "nodes", "state", "ending", "verdict", "sentence", "code")
 """Nodes with a line of their own, where all have nothing to say."""
+_OF_AN_END = ("at", "run", "nodes", "state", "ending", "verdict", "sentence", "code")
+"""The fields of the ledger's end of a job that ``--json`` has."""
 
 
 def answer(options: Namespace) -> Reply:

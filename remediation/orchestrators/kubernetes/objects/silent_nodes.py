@@ -46,7 +46,9 @@ class SilenceKind(Struct, frozen=True, kw_only=True):
 
 
 _Seconds = Mapping[ClusterTrouble, tuple[SilenceKind, float]]
+"""For how long a node has been in each state."""
 _ALTERNATE = frozenset({ClusterTrouble.AGENT_SILENT, ClusterTrouble.NODE_DOWN})
+"""The states between which a node goes that is Ready and not Ready in turn: each keeps its time in the other."""
 
 
 class Watched(Struct, frozen=True, kw_only=True):
