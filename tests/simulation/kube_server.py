@@ -7,7 +7,6 @@ every request.
 
 from __future__ import annotations
 
-import copy
 import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
@@ -23,7 +22,7 @@ NAMESPACE = "healthd"
 
 class Server:
     """``written``: called behind each write with the client, the kind, and the object before and after it; None for
-    none."""
+    none. A write replaces the object and never alters it: the cache, too, keeps what it was."""
 
     def __init__(self) -> None:
         self.objects: dict[Key, dict[str, Any]] = {}
@@ -36,12 +35,12 @@ class Server:
 
     def refresh(self) -> None:
         """Let the server's cache catch up."""
-        self._cached = (self.version, copy.deepcopy(self.objects))
+        self._cached = (self.version, dict(self.objects))
 
     def put(self, kind: ResourceKind, body: Mapping[str, Any], *, by: str = "admin") -> dict[str, Any]:
         """Create an object, or replace it."""
         self.version += 1
-        made = copy.deepcopy(dict(body))
+        made = _sent(body)
         key = (kind, made["metadata"]["name"])
         before = self.objects.get(key)
         meta = {"uid": f"uid-{self.version}", "resourceVersion": str(self.version), "annotations": {}, "labels": {}}
@@ -59,8 +58,8 @@ class Server:
         wanted = body.get("metadata", {}).get("resourceVersion")
         if wanted is not None and wanted != before["metadata"]["resourceVersion"]:
             raise Conflict(f"patch {name}: 409 the object has been modified")
-        after = copy.deepcopy(before)
-        _merge(after, copy.deepcopy(dict(body)), strategic=strategic)
+        after = _sent(before)
+        _merge(after, _sent(body), strategic=strategic)
         self.version += 1
         after["metadata"]["resourceVersion"] = str(self.version)
         self.objects[kind, name] = after
@@ -74,10 +73,10 @@ class Server:
             self.written(by, kind, before, None)
 
     def listed(self, kind: ResourceKind, *, newest: str = "") -> list[dict[str, Any]]:
-        """Those of a kind: of the cache, where ``newest`` says that it is new enough."""
+        """Those of a kind, to be read: of the cache, where ``newest`` says that it is new enough."""
         version, cached = self._cached
         objects = cached if newest and int(newest) <= version else self.objects
-        return [copy.deepcopy(each) for (of, _), each in sorted(objects.items(), key=_by_name) if of is kind]
+        return [objects[key] for key in sorted((key for key in objects if key[0] is kind), key=_name)]
 
 
 class Client(KubeApi):
@@ -91,7 +90,7 @@ class Client(KubeApi):
         def found() -> dict[str, Any]:
             if (there := self._server.objects.get((kind, name))) is None:
                 raise Missing(f"get {name}: 404")
-            return copy.deepcopy(there)
+            return _sent(there)
 
         return self._asked(f"get {kind.name}", found)
 
@@ -108,14 +107,14 @@ class Client(KubeApi):
         strategic = how is PatchKind.STRATEGIC
         return self._asked(
             f"patch {kind.name}",
-            lambda: copy.deepcopy(self._server.change(kind, name, body, by=self._who, strategic=strategic)),
+            lambda: _sent(self._server.change(kind, name, body, by=self._who, strategic=strategic)),
         )
 
     def create(self, kind: ResourceKind, body: Mapping[str, Any], *, namespace: str | None = None) -> dict[str, Any]:
         def made() -> dict[str, Any]:
             if (kind, body["metadata"]["name"]) in self._server.objects:
                 raise Conflict(f"create {body['metadata']['name']}: 409 already exists")
-            return copy.deepcopy(self._server.put(kind, body, by=self._who))
+            return _sent(self._server.put(kind, body, by=self._who))
 
         return self._asked(f"create {kind.name}", made)
 
@@ -166,9 +165,14 @@ class Client(KubeApi):
         return found
 
 
-def _by_name(item: tuple[Key, Any]) -> tuple[str, str]:
-    (kind, name), _ = item
-    return kind.name, name
+def _name(key: Key) -> str:
+    return key[1]
+
+
+def _sent(body: Mapping[str, Any]) -> dict[str, Any]:
+    """A body as the other side of a connection reads it."""
+    read: dict[str, Any] = json.loads(json.dumps(body))
+    return read
 
 
 def _fits(item: Mapping[str, Any], params: Mapping[str, str]) -> bool:
