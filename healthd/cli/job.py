@@ -115,9 +115,12 @@ def job_data(
 ) -> dict[str, Any]:
     """All that is known, as ``--json`` prints it. The verdict is that of the job's last end. ``ends``: in the fleet's
     ledger, the first first."""
-    end = ends[-1] if ends else None
-    verdict = _verdict(job, own, end)
-    known: ChainMap[str, Any] = ChainMap(_known_by_slurm(job), dict(own[-1]) if own else {}, _known_by_ledger(end))
+    run = job.restarts if job is not None and job.has_finished else 0
+    end = next((each for each in reversed(ends) if each.run >= run), None)
+    here = next((each for each in reversed(own) if each["restarts"] >= run), None)
+    said = job.said if job is not None and not run else ()  # slurmctld takes no sentence about a run that has finished
+    verdict = _verdict(job, said, here, end)
+    known: ChainMap[str, Any] = ChainMap(_known_by_slurm(job), dict(here or {}), _known_by_ledger(end))
     return {
         "schema": SCHEMA,
         "job": name,
@@ -142,7 +145,7 @@ def job_data(
         ],
         "here": list(own),
         "ledger": [json_fields(each, *_OF_AN_END) for each in ends],
-        "advice": _advice(job, verdict, end)
+        "advice": _advice(job, verdict, (*said[-1:], *((end.sentence,) if end is not None else ())))
         if job is not None or own or ends
         else f"read the job's own output; where slurmdbd runs, `sacct -j {name}` has how it ended",
         "problem": problem,
@@ -163,9 +166,11 @@ def _known_by_ledger(end: LedgerJob | None) -> dict[str, Any]:
     return {"user": end.user, "nodes": end.nodes, "restarts": end.run, "ending": end.ending}
 
 
-def _verdict(job: SlurmJob | None, own: Sequence[Mapping[str, Any]], end: LedgerJob | None) -> Blame | None:
-    verdict = Blame(end.verdict) if end is not None else verdict_of(job.said if job is not None else ())
-    here = Blame(own[-1]["verdict"]) if own else None
+def _verdict(
+    job: SlurmJob | None, said: Sequence[str], own: Mapping[str, Any] | None, end: LedgerJob | None
+) -> Blame | None:
+    verdict = Blame(end.verdict) if end is not None else verdict_of(said)
+    here = Blame(own["verdict"]) if own is not None else None
     if verdict is None or here is Blame.NODE:  # this node may know more than the sentence for all of them
         verdict = here or verdict
     return Blame.NONE if verdict is None and _state(job) in _NO_FAULT else verdict
@@ -178,8 +183,7 @@ def _state(job: SlurmJob | None) -> str:
     return "PREEMPTED" if job.preempted and job.has_finished else job.state
 
 
-def _advice(job: SlurmJob | None, verdict: Blame | None, end: LedgerJob | None) -> str:
-    sentences = (*(job.said[-1:] if job is not None else ()), *((end.sentence,) if end is not None else ()))
+def _advice(job: SlurmJob | None, verdict: Blame | None, sentences: Sequence[str]) -> str:
     return advice(
         verdict,
         requeued=any(each.endswith("; requeued") for each in sentences),

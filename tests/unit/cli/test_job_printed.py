@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from msgspec.structs import replace
 
 from healthd.cli.job import job_data, job_text
 from healthd.judge.devices import DeviceNames
+from healthd.ledger.entries import LedgerJob
 from healthd.remediation.orchestrators.slurm.job_comments import SlurmJob
+from tests.support.fleet_readings import NOW
 
 REQUEUED = SlurmJob(
     id="7", acts_by="7_1", state="PENDING", user="alice", restarts=1, comment="healthd: node n1; drained; requeued"
@@ -17,6 +21,12 @@ REQUEUED = SlurmJob(
 def shown(job: SlurmJob) -> list[str]:
     """The lines about a job of which slurmctld alone knows."""
     return job_text(job_data("7", job, (), (), problem=""), DeviceNames()).splitlines()
+
+
+def ended_by_node(run: int) -> dict[str, Any]:
+    """The verdict of this node's daemon on a run."""
+    ended = {"restarts": run, "end": None, "ending": "exit code 3"}
+    return {**ended, "verdict": "node", "why": "XID 79", "evidence": []}
 
 
 def test_a_job_that_slurm_holds_waits_for_its_release() -> None:
@@ -50,6 +60,45 @@ def test_a_job_of_which_no_node_wrote_anything_shows_what_slurm_says(state: str,
     lines = shown(SlurmJob(id="7", state=state, user="alice"))
     assert f"verdict   {verdict}" in lines
     assert lines[-1].startswith(f"next      {advice}")
+
+
+@pytest.mark.parametrize(
+    ("state", "verdict", "advice"),
+    [
+        ("COMPLETED", "none", "nothing: the job completed"),
+        ("CANCELLED", "none", "nothing: the job was cancelled; "),
+        ("FAILED", "unknown", "read the job's own output"),
+    ],
+)
+def test_the_end_of_its_first_run_is_not_that_of_the_job(state: str, verdict: str, advice: str) -> None:
+    """A fault of its node ended the first run, and Slurm ran it again: that run has ended by now, and neither this
+    node, nor the ledger, nor slurmctld has a word on it. All that they have is shown."""
+    job = replace(REQUEUED, state=state)
+    end = LedgerJob(
+        job="7",
+        run=0,
+        at=NOW,
+        state="PENDING",
+        ending="an error",
+        verdict="node",
+        sentence="node n1; drained; requeued",
+    )
+    everything = job_data("7", job, [ended_by_node(0)], (), problem="", ends=[end])
+    for data in (job_data("7", job, (), (), problem=""), everything):
+        lines = job_text(data, DeviceNames()).splitlines()
+        assert f"verdict   {verdict}" in lines
+        assert lines[-1].startswith(f"next      {advice}")
+        assert "said      node n1; drained; requeued" in lines
+    assert (len(everything["here"]), len(everything["ledger"]), everything["ending"]) == (1, 1, "")
+
+
+def test_a_second_run_that_its_node_ended_is_the_nodes() -> None:
+    """By the verdict of this node on that run."""
+    data = job_data("7", replace(REQUEUED, state="FAILED"), [ended_by_node(1)], (), problem="")
+    assert (data["verdict"], data["advice"]) == (
+        "node",
+        "submit the job again, from its last checkpoint: the fault was the node's",
+    )
 
 
 def test_a_job_of_which_nothing_is_known_here_leads_to_where_it_is_known() -> None:
