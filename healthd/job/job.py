@@ -5,7 +5,7 @@ has. A field that is not known is empty or None.
 
 The Epilog of a run that slurmctld ended, to preempt, requeue or cancel the job or at its time limit, has exit code 0:0,
 and that of a requeued one the number of its next run (22.05.8, 24.11.5, 26.05.5): ``stopped`` is for what slurmctld
-says of it.
+says of it. The exit of its steps, SLURM_JOB_DERIVED_EC, is a wait status: 768 for exit code 3, 9 for SIGKILL (22.05.8).
 """
 
 from __future__ import annotations
@@ -83,7 +83,8 @@ def job_of(environ: Mapping[str, str], *, start: datetime | None = None, end: da
     ended = _EXIT.fullmatch(environ.get("SLURM_JOB_EXIT_CODE2", ""))
     exit_code, signal = (int(ended[1]), int(ended[2])) if ended else (None, None)
     derived = _number(environ.get("SLURM_JOB_DERIVED_EC", "")) if (exit_code, signal) == (0, 0) else 0
-    exit_code = derived or exit_code  # a step failed, and the batch script did not pass it on
+    if derived:  # a wait status: a step failed, and the batch script did not pass it on
+        exit_code, signal = derived >> 8 & 0xFF, derived & 0x7F
     return Job(
         id=environ.get("SLURM_JOB_ID") or "unknown",
         user=environ.get("SLURM_JOB_USER", ""),

@@ -309,14 +309,15 @@ def test_the_epilog_of_an_older_slurm_leaves_fields_empty() -> None:
     ("code", "derived", "ending"),
     [
         ("0:0", "0", "completed"),
-        ("0:0", "2", "exit code 2"),
+        ("0:0", "768", "exit code 3"),
+        ("0:0", "9", "signal 9"),
         ("3:0", "0", "exit code 3"),
         ("0:9", "0", "signal 9"),
         ("", "", "end not known"),
     ],
 )
 def test_the_end_of_a_job_in_words(code: str, derived: str, ending: str) -> None:
-    """A failed step that the batch script did not pass on is no success."""
+    """A failed step that the batch script did not pass on is no success; its end is a wait status."""
     job = job_of({"SLURM_JOB_EXIT_CODE2": code, "SLURM_JOB_DERIVED_EC": derived})
     assert job.ending == ending
     assert job.completed == (ending == "completed")
