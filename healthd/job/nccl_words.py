@@ -18,11 +18,12 @@ from msgspec import Struct
 from healthd.core.name_lists import listed
 
 MOST_RANKS = 100_000
-_RANK = r"[Rr]ank ?(\d{1,6})\]"
-_TIMEOUT = re.compile(
-    rf"{_RANK}[^\n]{{0,40}}?Watchdog caught collective operation timeout: "
-    r"WorkNCCL\(SeqNum=(\d{1,18}), OpType=(\w{1,40})"
-)
+_TIMEOUT = re.compile(r"Watchdog caught collective operation timeout: WorkNCCL\(SeqNum=(\d{1,18}), OpType=(\w{1,40})")
+_RANK = re.compile(r"\[rank(\d{1,6})\]:|[Rr]ank ?(\d{1,6})\]")
+"""``[rank13]:`` is the rank in the job, with which PyTorch's logger begins a line. ``Rank 5]`` is the rank in the group
+of the collective, such as the tensor-parallel one; the text of the exception has no other."""
+_BEFORE = 300
+"""In so many characters before the words, on their line, is the rank."""
 _DUMP = re.compile(r"Finished writing (?:Flight Recorder|NCCLPG) debug info to (\S{1,200})")
 
 
@@ -49,12 +50,18 @@ class NcclWords(Struct, frozen=True, kw_only=True):
 
 
 def parse_words(texts: Iterable[str]) -> NcclWords:
-    """The words in these logs. A rank's first timeout counts: what follows is the end of its process."""
-    timeouts: dict[int, tuple[str, int]] = {}
+    """The words in these logs. A rank's first timeout counts: what follows is the end of its process. Ranks in groups
+    count where no line has one in the job."""
+    in_job: dict[int, tuple[str, int]] = {}
+    in_group: dict[int, tuple[str, int]] = {}
     dumps: dict[str, None] = {}
     for text in texts:
-        for rank, number, operation in _TIMEOUT.findall(text):
-            if len(timeouts) < MOST_RANKS:
-                timeouts.setdefault(int(rank), (operation, int(number)))
+        for words in _TIMEOUT.finditer(text):
+            line = text[max(words.start() - _BEFORE, 0) : words.start()].rpartition("\n")[2]
+            ranks = _RANK.findall(line)
+            of_job = [rank for rank, _ in ranks if rank]
+            timeouts, rank = (in_job, of_job[-1]) if of_job else (in_group, ranks[-1][1] if ranks else "")
+            if rank and len(timeouts) < MOST_RANKS:
+                timeouts.setdefault(int(rank), (words[2], int(words[1])))
         dumps |= dict.fromkeys(_DUMP.findall(text))
-    return NcclWords(timeouts=timeouts, dumps=len(dumps), dump=next(iter(dumps), ""))
+    return NcclWords(timeouts=in_job or in_group, dumps=len(dumps), dump=next(iter(dumps), ""))

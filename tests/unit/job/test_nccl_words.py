@@ -41,6 +41,24 @@ def test_a_rank_in_another_collective() -> None:
     )
 
 
+def test_a_rank_in_a_group_is_none_in_the_job() -> None:
+    """Two tensor-parallel groups of eight: each rank of the job but rank 5 timed out, though each group counts from 0,
+    and so does the text of the exception."""
+    group = "[PG ID 3 PG GUID 11(TENSOR_MODEL_PARALLEL_GROUP) Rank {local}] "
+    lines = [
+        timeout(rank).replace(f"[PG ID 0 PG GUID 0(default_pg) Rank {rank}] ", group.format(local=rank % 8))
+        + f"  what():  {group.format(local=rank % 8)}Process group watchdog thread terminated with exception: "
+        + timeout(rank % 8, form=OLD).partition("] ")[2]
+        for rank in range(16)
+        if rank != 5
+    ]
+    assert parse_words(["".join(lines)]).sentences(16) == (
+        "15 ranks timed out in ALLREDUCE number 1234",
+        "no timeout of rank 5: not in that collective",
+    )
+    assert parse_words([timeout(3, form=OLD).partition(":523] ")[2]]).timeouts == {3: ("ALLREDUCE", 1234)}
+
+
 def test_many_silent_ranks() -> None:
     """Eight are named; where more than half are silent, the log is not that of all ranks."""
     found = parse_words(["".join(map(timeout, range(20)))])
