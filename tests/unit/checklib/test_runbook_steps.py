@@ -13,7 +13,18 @@ def test_a_code_has_its_steps_and_the_first_is_the_next() -> None:
     found = steps("efa.counters.keep_alive")
     assert len(found) == 5
     assert next_step("efa.counters.keep_alive") == found[0]
-    assert "security group" in found[0]
+    assert "fi_info" in found[0]
+
+
+def test_silence_of_a_device_is_no_matter_of_the_network() -> None:
+    """The keep-alives of an EFA come from the device itself, a message to its driver: no security group stops them."""
+    assert not any("security group" in step or "the fabric" in step for step in steps("efa.counters.keep_alive"))
+
+
+def test_no_step_runs_a_tool_that_hangs_where_nvml_does() -> None:
+    """NVIDIA's report asks NVML, but for its safe mode."""
+    for code in ("gpu.xid.79", "gpu.xid.119", "gpu.xid.120", "gpu.gsp.silent", "gpu.gsp.crashed", "nvml.unresponsive"):
+        assert not any("`nvidia-bug-report.sh`" in step for step in steps(code)), code
 
 
 def test_an_xid_without_a_row_of_its_own_takes_the_steps_of_its_remedy() -> None:

@@ -24,8 +24,16 @@ def test_every_title_is_of_a_code_that_exists() -> None:
         ("gpu.lost", "", "a GPU went missing"),
         ("efa.missing", "", "EFA devices are missing"),
         ("site.anything", "GPU 3", ""),
+        ("gpu.count.driver_lost", "GPU 3", "the NVIDIA driver does not list GPU 3"),
+        ("efa.driver_lost", "rdmap79s0", "the EFA driver gave up on rdmap79s0"),
+        ("efa.counters.keep_alive", "rdmap79s0", "rdmap79s0 shows no sign of life"),
+        ("gpu.xid.64", "GPU 3", "GPU 3 could not take a bad row of its memory out of use (XID 64)"),
+        ("gpu.xid.154", "GPU 3", "the driver asked for a recovery of GPU 3 (XID 154)"),
+        ("gpu.xid.74", "GPU 3", "GPU 3 had an NVLink error (XID 74)"),
+        ("lustre.io.hung", "", "a network file system does not answer"),
     ],
 )
 def test_a_title_names_its_device(code: str, where: str, title: str) -> None:
-    """An XID its number; a code without a title has none."""
+    """An XID its number; a code without a title has none. A driver that lost one device is loaded, not every XID 154
+    asks for a reset, and NFS hangs as well as Lustre."""
     assert titles.title_of(code, where) == title
