@@ -246,9 +246,9 @@ def _full_date(year: bytes, month: int, day: bytes, clock: bytes) -> datetime | 
 def _iso(stamp: bytes) -> datetime | None:
     try:
         at = datetime.fromisoformat(stamp.decode("ascii").replace(",", "."))
-    except (ValueError, UnicodeDecodeError):
+        return at.astimezone(UTC) if at.tzinfo else at.replace(tzinfo=UTC)
+    except (ValueError, OverflowError):
         return None
-    return at.astimezone(UTC) if at.tzinfo else at.replace(tzinfo=UTC)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -27,6 +27,7 @@ _SAMPLE_BYTES = 1 << 18
 _SAMPLE_LINES = 2000
 _LONGEST_BYTES = 1 << 20
 _LAST_LINES = 100
+_FIRST_YEAR, _LAST_YEAR = 1900, 2100  # rules count back and on from a time by years: the calendar must not end there
 _GZIP = b"\x1f\x8b"
 _FURTHER = re.compile(rb"\n[ \t]+")
 _DATED = re.compile(rb"(?<![\d:])\d\d:\d\d:\d\d(?!:)")
@@ -55,12 +56,11 @@ class PastLog(Struct, kw_only=True):
         """The kernel lines that hold a needle, in the order of the file; ``on_lines`` gets how many lines each
         block of it has. Raises SourceUnreadable."""
         wanted = RecordFilter((*needles, *self.format.also), self.format.before)
-        form, parse = self.format, self.format.parse
-        block = b""
+        form, block = self.format, b""
         for block in _blocks(self.path, form, self._torn):
             on_lines(self._count(block))
             for raw in _wanted(block, wanted, form):
-                line = parse(raw, self.dating)
+                line = self._parsed(raw)
                 if line is None:
                     self.unread += self.format.heads.search(b"\n" + raw) is not None
                 elif line.text:
@@ -68,11 +68,16 @@ class PastLog(Struct, kw_only=True):
                     yield line if line.host else line.at(self.host)
         self.ended = self._last_time(block)
 
+    def _parsed(self, raw: bytes) -> LogLine | None:
+        """The line, or None where it, or its time, cannot be read."""
+        line = self.format.parse(raw, self.dating)
+        return line if line is not None and _FIRST_YEAR <= line.time.year <= _LAST_YEAR else None
+
     def _last_time(self, block: bytes) -> datetime | None:
         """The time of the last kernel line of the last block, wanted or not: it shows how long the log was quiet after
         the last line that counts."""
         for raw in reversed(block.rsplit(self.format.ends, _LAST_LINES)[1:]):
-            line = self.format.parse(raw, self.dating) if raw else None
+            line = self._parsed(raw) if raw else None
             if line is not None and line.text:
                 return line.time
         return None

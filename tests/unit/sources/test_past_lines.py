@@ -175,6 +175,9 @@ def test_lines_of_another_form_are_counted(tmp_path: Path) -> None:
         f"2026-11-21T25:18:14+00:00 n1 kernel: {XID}\n",
         f"Sat 2026-11-31 05:18:14 UTC n1 kernel: {XID}\n",
         f"3,2,999999999999999999,-;{XID}\n",
+        f"0001-01-01T00:00:00+14:00 n1 kernel: {XID}\n",
+        f"0001-01-01T00:00:00+00:00 n1 kernel: {XID}\n",
+        f"9999-12-31T23:59:59+00:00 n1 kernel: {XID}\n",
     ],
 )
 def test_a_time_that_cannot_be_is_unread(tmp_path: Path, text: str) -> None:
