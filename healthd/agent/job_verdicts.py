@@ -357,7 +357,8 @@ class JobVerdicts:
         summaries = {name: parse_summary(listed[name].summary) for name in names if name in listed}
         undecided = self._node if note.undecided else ""
         run = run_word(note.job, note.restarts)
-        end = summarized_end(run, names, summaries, began=note.began, ended=note.ended, undecided=undecided)
+        dead = {name for name in summaries if listed[name].dead}
+        end = summarized_end(run, names, summaries, began=note.began, ended=note.ended, undecided=undecided, dead=dead)
         return "" if end.blame is Blame.NODE else end.sentence  # that node says so itself
 
     def _tell_owners(self, stopping: Callable[[], bool]) -> Iterable[str]:

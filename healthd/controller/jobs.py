@@ -45,6 +45,14 @@ _SAME = timedelta(days=1)
 """Within it the run that a node names is the same end, where slurmctld keeps no time of it."""
 _HELD = "REQUEUE_HOLD"
 """The state in the ledger of a job that slurmctld holds after its end."""
+_BY_A_NODE = frozenset({"NODE_FAIL", "BOOT_FAIL"})
+"""The states of a job whose node went down, did not answer, or did not boot."""
+_ENDS = {
+    "TIMEOUT": "its time limit",
+    "OUT_OF_MEMORY": "its memory limit",  # exit code 0:125
+    "NODE_FAIL": "the loss of a node",
+    "BOOT_FAIL": "a node that did not boot",
+}
 _MOST = 100
 """Jobs that are read in one pass: a pass ends, and the next one goes on."""
 _TELLS = timedelta(seconds=EVERY_S)
@@ -267,13 +275,15 @@ def _end_of(listed: ListedJob, job: SlurmJob, nodes: Mapping[str, FleetNode], no
         return SummarizedEnd(blame=verdict, sentence=last)
     names = named or list(unfolded(job.nodes))
     summaries = {name: nodes[name].summary for name in names if name in nodes}
-    return summarized_end(run, names, summaries, began=listed.began, ended=listed.ended or now)
+    dead = {name for name in summaries if nodes[name].listed.dead}
+    end = summarized_end(run, names, summaries, began=listed.began, ended=listed.ended or now, dead=dead)
+    if end.blame is Blame.JOB and job.state in _BY_A_NODE:  # it may answer again by now, and know nothing of it
+        return SummarizedEnd(blame=Blame.UNKNOWN, sentence=f"not known whose fault: Slurm ended it with {job.state}")
+    return end
 
 
 def _ending(job: SlurmJob) -> str:
-    if job.state == "TIMEOUT":
-        return "its time limit"
-    return ending(job.exit_code, job.signal) or job.state.lower().replace("_", " ")
+    return _ENDS.get(job.state) or ending(job.exit_code, job.signal) or job.state.lower().replace("_", " ")
 
 
 def _notice(job: LedgerJob, cluster: str) -> Mapping[str, Any]:

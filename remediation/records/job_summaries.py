@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 
 from msgspec import Struct
@@ -42,9 +42,10 @@ def summarized_end(
     began: datetime | None,
     ended: datetime,
     undecided: str = "",
+    dead: Collection[str] = (),
 ) -> SummarizedEnd:
     """The verdict for all nodes of a job. ``run``: the word of this run. ``undecided``: a node that could not tell,
-    whatever its summary says."""
+    whatever its summary says. ``dead``: nodes that do not answer the cluster: their summary is of before."""
     for name in names:
         summary = summaries.get(name)
         if summary is not None and summary.job == run:
@@ -53,9 +54,8 @@ def summarized_end(
             )
             return SummarizedEnd(blame=Blame.NODE, sentence=sentence, code=summary.code, node=name)
     faulty = [name for name in names if (each := summaries.get(name)) is not None and each.state in _FAULTY]
-    silent = [
-        name for name in names if name not in faulty and not _tells(summaries.get(name), began=began, ended=ended)
-    ]
+    tell = {name for name in names if name not in dead and _tells(summaries.get(name), began=began, ended=ended)}
+    silent = [name for name in names if name not in (*faulty, *tell)]
     if undecided and undecided not in (*faulty, *silent):
         silent = [undecided, *silent]
     sentence = nodes_sentence(len(names), silent, faulty)

@@ -291,7 +291,31 @@ def test_a_job_whose_nodes_cannot_tell_is_unknown(head: Head) -> None:
     assert "healthd cannot tell whether a node was at fault (whose fault: n1 of 2 nodes could not tell)" in head.told[0]
 
 
-@pytest.mark.parametrize(("signal", "state", "words"), [(9, "FAILED", "signal 9"), (0, "NODE_FAIL", "node fail")])
+@pytest.mark.parametrize("state", ["NODE_FAIL", "BOOT_FAIL"])
+def test_a_job_that_slurm_ended_for_a_node_is_not_the_jobs(head: Head, state: str) -> None:
+    """The node panicked and is back, and its agent reports that all is well."""
+    head.cluster.fails(state=state, code=0)
+    head.sees(node("n1"), node("n2"))
+    assert [(each.verdict, each.sentence) for each in head.ends] == [
+        ("unknown", f"not known whose fault: Slurm ended it with {state}")
+    ]
+    assert "healthd cannot tell whether a node was at fault" in head.told[0]
+
+
+def test_a_node_that_does_not_answer_slurm_does_not_speak_for_the_job(head: Head) -> None:
+    """Its ranks are gone, so that the others fail; its last summary of before says that all is well."""
+    dead = node("n2")
+    head.cluster.fails()
+    head.sees(node("n1"), fleet_nodes([replace(dead.listed, dead=True)], (), {}, NOW, silent_after_s=1500)[0])
+    assert [(each.verdict, each.sentence) for each in head.ends] == [
+        ("unknown", "not known whose fault: n2 of 2 nodes could not tell")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("signal", "state", "words"),
+    [(9, "FAILED", "signal 9"), (15, "NODE_FAIL", "the loss of a node"), (125, "OUT_OF_MEMORY", "its memory limit")],
+)
 def test_the_end_has_words(head: Head, signal: int, state: str, words: str) -> None:
     """The signal, or what Slurm calls it where there is no code."""
     head.cluster.fails()

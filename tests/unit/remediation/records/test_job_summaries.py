@@ -21,9 +21,11 @@ def fine(code: str = "", since: datetime | None = None, at: datetime = NOW, job:
     )
 
 
-def judged(*nodes: NodeSummary | None, undecided: str = "", began: datetime | None = BEGAN) -> SummarizedEnd:
+def judged(
+    *nodes: NodeSummary | None, undecided: str = "", began: datetime | None = BEGAN, dead: tuple[str, ...] = ()
+) -> SummarizedEnd:
     named = {f"n{number}": each for number, each in enumerate(nodes, 1)}
-    return summarized_end(RUN, list(named), named, began=began, ended=NOW, undecided=undecided)
+    return summarized_end(RUN, list(named), named, began=began, ended=NOW, undecided=undecided, dead=dead)
 
 
 def test_a_node_that_names_the_run_is_to_blame() -> None:
@@ -58,6 +60,14 @@ def test_a_node_that_does_not_tell_leaves_it_unknown(summary: NodeSummary | None
     assert judged(fine(), summary) == SummarizedEnd(
         blame=Blame.UNKNOWN, sentence="not known whose fault: n2 of 2 nodes could not tell"
     )
+
+
+def test_a_node_that_died_does_not_tell_by_what_it_wrote_before() -> None:
+    """Its last summary is minutes old and good: the machine is gone. One that named the run before is to blame."""
+    assert judged(fine(), fine(), dead=("n2",)) == SummarizedEnd(
+        blame=Blame.UNKNOWN, sentence="not known whose fault: n2 of 2 nodes could not tell"
+    )
+    assert judged(fine(), fine(job=RUN), dead=("n2",)).blame is Blame.NODE
 
 
 def test_a_warning_of_before_or_of_the_job_tells() -> None:
