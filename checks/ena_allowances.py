@@ -45,7 +45,9 @@ class EnaAllowancesSettings(Struct, frozen=True, kw_only=True):
     """Names of interfaces to skip."""
 
 
-@check("ena.allowances", interval_s=60, timeout_s=30, settings=EnaAllowancesSettings, codes=(EXCEEDED,), limits=_LIMITS)
+@check(
+    "ena.allowances", interval_s=300, timeout_s=30, settings=EnaAllowancesSettings, codes=(EXCEEDED,), limits=_LIMITS
+)
 def ena_allowances(node: Node, settings: EnaAllowancesSettings) -> Result:
     """The instance stays within the network allowances of EC2.
 

@@ -11,8 +11,8 @@ from healthd.core.check import FindingCode, Limit, check, judged
 from healthd.core.model import NODE, ClearsBy, Reading, ReadingKind, Remedy, Result, Severity
 from healthd.core.node import KernelLogState, Node
 
-StallSeconds = Annotated[float, Meta(ge=15, le=86_400, description="seconds, from 15 to 86400")]
-"""Shorter than this is no stall: the loop waits up to 10 s for a record."""
+StallSeconds = Annotated[float, Meta(ge=20, le=86_400, description="seconds, from 20 to 86400")]
+"""Shorter than this is no stall: the loop waits up to 15 s for a record."""
 
 
 class KmsgReaderSettings(Struct, frozen=True, kw_only=True):
@@ -20,7 +20,7 @@ class KmsgReaderSettings(Struct, frozen=True, kw_only=True):
 
     stalled_after_s: StallSeconds = 30.0
     """For how many seconds the loop of the reader may stand still before the kernel log counts as unread. The loop runs
-    at least every 10 s; the default tolerates a host that swaps or is paused."""
+    at least every 15 s; the default tolerates a host that swaps or is paused."""
 
 
 GAP = FindingCode(

@@ -33,7 +33,7 @@ from healthd.core.model import Action, Event, Mode
 from healthd.core.unseen import Unseen
 from healthd.daemon.logging import SENTENCES, service_logger
 from healthd.daemon.schedule import Schedule
-from healthd.daemon.service_manager import Signals, notify, take_address
+from healthd.daemon.service_manager import Signals, notify, take_address, watchdog_every_s
 from healthd.daemon.textfile import TextFile
 from healthd.drill.drills import Drills
 from healthd.judge.clock import ClockWatch, was_set
@@ -51,16 +51,15 @@ from healthd.state.store import StoreUnopened
 if TYPE_CHECKING:
     from healthd.api.http import HttpDoor
 
-# The watchdog's, which systemd may set as low as twice this; a signal or a defect ends the wait at once. Checks that
-# are due behind one that hangs run beside it from the next tick on.
-_TICK_S = 5.0
+_TICK_S = 5.0  # checks that are due behind one that hangs run beside it from the next tick on
+_WATCHDOG_S = 15.0  # that the clock was set is seen as often
 _ENGINE_POLL_S = 5.0
 _ENGINE_IS_STUCK_AFTER_S = 300.0  # beyond what it said that its present step may take
 _DUTIES_ON_DISK = ("housekeeping", "fleet")  # they end by their own deadlines, or the disk hangs
 _READER_IS_STUCK_AFTER_S = _SCHEDULE_IS_STUCK_AFTER_S = 60.0
-_HOUSEKEEPING_S = 10.0
+_HOUSEKEEPING_S = 15.0
 _TEXTFILE_FIRST_S = 5.0  # until the checks have run once
-_KERNEL_LOG_POLL_S = 10.0
+_KERNEL_LOG_POLL_S = 15.0
 _CATCH_UP_S = 30.0
 _MATCHES_S = 300.0  # a slurmctld that answers a start seldom in time does not have healthd start again and again
 _JOIN_S = 15.0  # a check run, a call of the cluster or a message (CHILD_TIMEOUT_S), by their own deadlines
@@ -276,7 +275,7 @@ class Daemon:
     def _set_duties(self) -> None:
         """The duties of this daemon: docs/explanation/the-spine.md has the table."""
         schedule, checkup, report, notifier = self._schedule, self.agent.checkup, self._report, self.agent.notifier
-        schedule.duty("watchdog", _TICK_S, self._keep_watchdog, waits=False)
+        schedule.duty("watchdog", watchdog_every_s(_WATCHDOG_S), self._keep_watchdog, waits=False)
         for name, check in checkup.checks.items():
             if check.on == "interval":
                 schedule.check(name, checkup.asked_every_s(name), self._start_check)
@@ -300,8 +299,7 @@ class Daemon:
     def _run_schedule(self) -> float:
         """Start what is due. Returns the seconds until this is to be called again."""
         wait_s = self._schedule.run_due()
-        self.agent.checkup.run_due()
-        return min(_TICK_S, wait_s)
+        return min(_TICK_S if self.agent.checkup.run_due() else _WATCHDOG_S, wait_s)
 
     def _keep_watchdog(self) -> None:
         if not self.problem():

@@ -22,7 +22,7 @@ from apscheduler.triggers.base import BaseTrigger
 
 from healthd.agent.duty_runs import DutyRuns
 
-_GRID_S = 5.0
+_GRID_S = 15.0
 _GRID = timedelta(seconds=_GRID_S)
 _HERE, _APART = "default", "own thread"
 _HEARD = events.EVENT_JOB_EXECUTED | events.EVENT_JOB_ERROR | events.EVENT_JOB_MAX_INSTANCES
@@ -109,7 +109,9 @@ class Schedule:
     def __init__(self, failed: Callable[[str, BaseException], None]) -> None:
         self._failed, self._apart = failed, _OwnThreads()
         self.runs: dict[str, DutyRuns] = {}
-        self._turned_s, self._began = time.monotonic(), datetime.now(UTC)
+        self._turned_s = time.monotonic()
+        # Of daemons that start in one second each has its own.
+        self._grid = datetime.now(UTC) - timedelta(seconds=random.uniform(0, _GRID_S))  # noqa: S311  as above
         self._scheduler = _Scheduler(
             executors={_HERE: DebugExecutor(), _APART: self._apart},
             job_defaults={"coalesce": True, "max_instances": 1, "misfire_grace_time": None},
@@ -124,7 +126,7 @@ class Schedule:
         first = datetime.now(UTC)
         self._scheduler.add_job(
             start,
-            JitteredInterval(interval_s, jitter=0.1, first=self._began),
+            JitteredInterval(interval_s, jitter=0.1, first=self._grid),
             args=(name,),
             id=f"check {name}",
             next_run_time=first,
@@ -140,7 +142,7 @@ class Schedule:
         executor = _APART if waits else _HERE
         self._scheduler.add_job(
             _timed,
-            JitteredInterval(every_s, first=self._began),
+            JitteredInterval(every_s, first=self._grid),
             args=(work,),
             id=name,
             next_run_time=first,

@@ -101,6 +101,14 @@ def take_address() -> str:
     return os.environ.pop("NOTIFY_SOCKET", "")
 
 
+def watchdog_every_s(at_most_s: float) -> float:
+    """How often ``WATCHDOG=1`` is to be sent, in seconds: at half of the time after which systemd ends a silent
+    service, if that is sooner (sd_watchdog_enabled(3))."""
+    word = os.environ.get("WATCHDOG_USEC", "")
+    ends_after_us = int(word) if word.isdecimal() else 0
+    return min(at_most_s, ends_after_us / 2e6) if ends_after_us else at_most_s
+
+
 def notify(address: str, state: str) -> None:
     """Send ``READY=1``, ``WATCHDOG=1`` or ``STOPPING=1``. An abstract socket is named with a leading ``@``.
 

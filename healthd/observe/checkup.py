@@ -164,14 +164,16 @@ class Checkup:
         age_s = (datetime.now(UTC) - outcome.at).total_seconds()
         return outcome.result.status is not Status.UNKNOWN and 0 <= age_s < interval_s - asked_every_s / 2
 
-    def run_due(self) -> None:
-        """Have a thread run the checks that are due, one after the other. Each call adds a thread, so that a check that
-        hangs delays the others until the next call only.
+    def run_due(self) -> bool:
+        """Have a thread run the checks that are due, one after the other; whether there are any. Each call adds a
+        thread, so that a check that hangs delays the others until the next call only.
 
         One thread is woken once for all of them, and none has its deadline run out while it waits for NVML.
         """
-        if self._due:
-            self._submit(self._run_those_due)
+        if not self._due:
+            return False
+        self._submit(self._run_those_due)
+        return True
 
     def _run_those_due(self) -> None:
         while self._due:

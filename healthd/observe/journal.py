@@ -15,7 +15,7 @@ from healthd.observe.checkup import Checkup
 from healthd.sources.journal import JournalBatch, JournalLog, WantedLines, read_journal, read_past_kernel
 from healthd.state.monitor import Monitor
 
-_POLL_S = 10.0
+_POLL_S = 15.0
 _FIRST_S = 1.0  # a quiet journal counts as read after this
 
 

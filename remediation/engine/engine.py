@@ -48,6 +48,7 @@ _ORDER_WAITS_S = 20.0  # for a turn that is under way
 _ENDING = "healthd is stopping: nothing more is begun; what is left is done once it is back"
 _TOUCH_NOTHING = frozenset({Refusal.OBSERVE, Refusal.OPTED_OUT})
 _REREAD_EVERY_S = 60.0  # whether a reset can be made is asked of the machine
+_AT_REST = 6  # so much rarer are the calls where nothing is open: a fault calls at once
 
 
 class Engine:
@@ -77,7 +78,7 @@ class Engine:
         self._command_waits = threading.Event()
         self._steps.tick = self._tick
         self._limits = dependencies.timeouts.limits
-        self._stands, self._last_noted = False, ""
+        self._stands, self._rests, self._last_noted = False, False, ""
         self._asked: frozenset[tuple[str, str]] = frozenset()
         self._asked_s = float("-inf")
         self._decided_last = Decision(action=Action.HOLD, reason="nothing has been decided yet")
@@ -123,6 +124,7 @@ class Engine:
             self._steps.hurry = False
             self._update_decision(now, problem)
             self._stands = self._steps.stood(now) > timedelta(seconds=2 * self._dependencies.timeouts.calm_s)
+            self._rests = not problem and not self._has_remediation and self._has_nothing()
             self._dependencies.beat.end()
             self._lock.release()
         return message
@@ -196,9 +198,12 @@ class Engine:
 
     def next_in_s(self, at_most_s: float) -> float:
         """In how many seconds the next call is of use: when a slot has settled, if that is sooner; later for a
-        remediation that stands still, whose node others may have touched, and nothing else can have happened to."""
+        remediation that stands still, whose node others may have touched, and nothing else can have happened to; later
+        also for a node with no diagnosis, whose next fault calls at once."""
         if due_s := min(filter(None, (self._slots.due_in_s(), self._steps.job_due_in_s)), default=0.0):
             return min(at_most_s, due_s)
+        if self._rests:
+            return at_most_s * _AT_REST
         return max(at_most_s, self._dependencies.timeouts.calm_s) if self._stands else at_most_s
 
     def fenced(self, message: str) -> None:
@@ -325,6 +330,11 @@ class Engine:
             return ""
         unseen = (each for each in self._judgement.diagnoses() if not self._judgement.is_acknowledged(each))
         return self._cluster.withdraw(unless={root.code for each in unseen for root in roots_of(each)})
+
+    def _has_nothing(self) -> bool:
+        """Whether there is nothing that a later call could decide otherwise about, or find."""
+        is_held = self._decided_last.action is Action.HOLD and self._decided_last.refusal is None
+        return is_held and not self._orphan_slots.unknown and not self._judgement.diagnoses()
 
     def _tell(self, decision: Decision) -> None:
         """Put the decision or the refusal into the audit trail once, not every few seconds."""

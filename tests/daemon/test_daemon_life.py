@@ -37,9 +37,10 @@ def machine(tmp_path: Path) -> SimulatedMachine:
 
 @pytest.fixture
 def node(tmp_path: Path, machine: SimulatedMachine) -> Iterator[RunningNode]:
-    """A node on that machine, its daemon not yet started. It is told of a service manager, as systemd would."""
+    """A node on that machine, its daemon not yet started. It has a service manager that ends it after ten silent
+    seconds, in the variables that systemd sets."""
     sections = f'[orchestrator]\nkind = "local"\n{machine.sections()}'
-    manager = {"NOTIFY_SOCKET": str(tmp_path / "notify")}
+    manager = {"NOTIFY_SOCKET": str(tmp_path / "notify"), "WATCHDOG_USEC": "10000000"}
     made = RunningNode(tmp_path / "node", "p5", sections=sections, kmsg=str(machine.kmsg), environ=manager)
     made.as_program = True
     yield made
@@ -110,7 +111,8 @@ def test_kill_9_leaves_no_worker_behind(node: RunningNode) -> None:
 
 
 def test_it_keeps_its_service_manager_informed(node: RunningNode, tmp_path: Path) -> None:
-    """READY=1 once it answers, WATCHDOG=1 while it goes round, STOPPING=1 at its end: sd_notify(3)."""
+    """READY=1 once it answers, WATCHDOG=1 in half of the time that it may be silent, STOPPING=1 at its end:
+    sd_notify(3), sd_watchdog_enabled(3)."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.bind(str(tmp_path / "notify"))
         manager.settimeout(10)

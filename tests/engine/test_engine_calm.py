@@ -7,7 +7,7 @@ from pathlib import Path
 from healthd.core.model import Mode
 from tests.support.engine_rig import OUT, XID_95, World, quarantine_story
 
-POLL_S, CALM_S = 5.0, 30.0
+POLL_S, CALM_S, REST_S = 5.0, 30.0, 30.0
 
 
 def polled(world: World) -> float:
@@ -49,12 +49,30 @@ def test_a_case_that_cannot_be_looked_at_is_not_asked_for_more_often(tmp_path: P
     assert polled(world.run(16)) == CALM_S
 
 
-def test_without_a_case_nothing_is_calm(tmp_path: Path) -> None:
-    """A fault that is told by nobody but the next look must not wait."""
+def test_a_node_with_no_fault_rests(tmp_path: Path) -> None:
+    """Its next fault, or a command, calls at once; from then on the engine turns as often as ever."""
     world = World(tmp_path, calm_s=CALM_S)
-    assert polled(world.run(40)) == POLL_S
+    assert polled(world.run(40)) == REST_S
     world.execute(OUT)
     assert polled(world.run(4)) == POLL_S
+
+
+def test_a_fault_that_is_left_alone_is_no_rest(tmp_path: Path) -> None:
+    """In mode observe, as an acknowledged one: what is decided about it may change with the time."""
+    world = World(tmp_path, mode=Mode.OBSERVE, calm_s=CALM_S)
+    world.log_line(XID_95)
+    assert polled(world.run(16)) == POLL_S
+    world.reset_gpu()
+    assert polled(world.run(16)) == REST_S
+
+
+def test_a_cluster_that_does_not_answer_is_no_rest(tmp_path: Path) -> None:
+    """Whether a daemon before this one left a slot with it is not known yet."""
+    world = World(tmp_path, calm_s=CALM_S)
+    world.cluster.hung = True
+    assert polled(world.run(2)) == POLL_S
+    world.cluster.hung = False
+    assert polled(world.run(2)) == REST_S
 
 
 def test_the_story_ends_as_it_does_without(tmp_path: Path) -> None:

@@ -79,12 +79,25 @@ def test_what_was_missed_is_not_caught_up_with(missed: timedelta) -> None:
 def test_long_intervals_end_on_one_grid(late_s: float) -> None:
     """A run of some lateness is followed by one on the grid again, as near to its interval as that has a point."""
     now = NOW + timedelta(days=3, seconds=late_s)
-    for interval_s, steps in ((5.0, {1}), (15.0, {3}), (60.0, {12, 13}), (3600.0, set(range(720, 793)))):
+    for interval_s, steps in ((15.0, {1}), (30.0, {2}), (60.0, {4}), (3600.0, set(range(240, 265)))):
         for _ in range(50):
             due = JitteredInterval(interval_s, jitter=0.1, first=NOW).get_next_fire_time(now, now)
-            step, rest = divmod(due - (NOW + timedelta(days=3)), timedelta(seconds=5))
+            step, rest = divmod(due - (NOW + timedelta(days=3)), timedelta(seconds=15))
             assert rest == timedelta()
             assert step in steps | ({max(steps) + 1} if late_s else set())
+
+
+def test_two_daemons_that_start_in_one_second_have_each_its_own_grid() -> None:
+    """Else a thousand nodes that a roll-out restarts would ask their servers in the same moments for ever."""
+    waits = list[float]()
+    for _ in range(20):
+        schedule = Schedule(Failures())
+        schedule.check("one", 60.0, lambda _: None)
+        schedule.run_due()
+        waits.append(schedule.run_due())
+        schedule.end()
+    assert max(waits) - min(waits) > 1.0
+    assert all(52.0 < each < 74.0 for each in waits)
 
 
 def test_a_duty_that_hangs_delays_no_other_and_its_missed_runs_are_counted() -> None:
