@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import time
@@ -31,9 +32,9 @@ def tool(name: str, package: str = "prometheus") -> str:
 
 
 def promtool(*arguments: str | Path, text: str | None = None) -> subprocess.CompletedProcess[str]:
-    """What promtool says."""
-    argv = [tool("promtool"), *map(str, arguments)]
-    return subprocess.run(argv, input=text, capture_output=True, text=True, timeout=limit_s(60), check=False)
+    """What promtool says. Its garbage, a sixth of its CPU, is collected less often than by default."""
+    argv, env = [tool("promtool"), *map(str, arguments)], {**os.environ, "GOGC": "400"}
+    return subprocess.run(argv, input=text, capture_output=True, text=True, timeout=limit_s(60), check=False, env=env)
 
 
 class Prometheus:
