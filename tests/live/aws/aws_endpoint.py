@@ -15,12 +15,14 @@ import threading
 import uuid
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
+from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qsl
 from xml.sax.saxutils import escape
 
 import botocore.session
+from botocore.model import ServiceModel
 from botocore.validate import ParamValidator
 from msgspec import Struct, field
 
@@ -127,11 +129,11 @@ class AwsEndpoint(Struct):
             return 404, "application/json", json.dumps(answer).encode()
         config = {"enabled": self.node_repair[f"{cluster}/{name}"]}
         answered = {"nodegroup": {"clusterName": cluster, "nodegroupName": name, "nodeRepairConfig": config}}
-        _check(answered, _EKS.operation_model("DescribeNodegroup").output_shape, "our own answer")
+        _check(answered, _model("eks").operation_model("DescribeNodegroup").output_shape, "our own answer")
         return 200, "application/json", json.dumps(answered).encode()
 
     def _by_hyperpod(self, operation: str, body: bytes) -> tuple[int, str, bytes]:
-        parameters, shapes = json.loads(body), _SAGEMAKER.operation_model(operation)
+        parameters, shapes = json.loads(body), _model("sagemaker").operation_model(operation)
         try:
             _check(parameters, shapes.input_shape, "request")
             answered = self.hyperpod.answer(operation, parameters)
@@ -192,10 +194,13 @@ class AwsEndpoint(Struct):
         return 200, "text/xml", xml.encode()
 
 
-_SAGEMAKER = botocore.session.get_session().get_service_model("sagemaker")
-_EKS = botocore.session.get_session().get_service_model("eks")
 _NODE_GROUP = re.compile(r"/clusters/([^/]+)/node-groups/([^/?]+)")
 _SCOPE = re.compile(r"Credential=[^/]+/\d{8}/[^/]+/([^/]+)/aws4_request")
+
+
+@cache
+def _model(service: str) -> ServiceModel:
+    return botocore.session.get_session().get_service_model(service)
 
 
 def _check(values: Any, shape: Any, whose: str) -> None:
