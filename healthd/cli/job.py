@@ -35,6 +35,7 @@ from healthd.ledger.entries import LedgerJob
 from healthd.observe.text_lines import TextLine, joined
 from healthd.remediation.orchestrators.slurm.job_comments import SlurmJob, read_job
 from healthd.remediation.orchestrators.slurm.orchestrator import SlurmOrchestrator
+from healthd.remediation.records.job_summaries import run_word
 
 SCHEMA = "healthd.job/1"
 EXIT_CODE: Mapping[Blame, int] = {Blame.NONE: 0, Blame.JOB: 0, Blame.NODE: 1, Blame.UNKNOWN: 2}
@@ -119,7 +120,7 @@ def job_data(
     end = next((each for each in reversed(ends) if each.run >= run), None)
     here = next((each for each in reversed(own) if each["restarts"] >= run), None)
     said = job.said if job is not None and not run else ()  # slurmctld takes no sentence about a run that has finished
-    verdict = _verdict(job, said, here, end)
+    verdict = Blame.NODE if _is_named(job, nodes) else _verdict(job, said, here, end)
     known: ChainMap[str, Any] = ChainMap(_known_by_slurm(job), dict(here or {}), _known_by_ledger(end))
     return {
         "schema": SCHEMA,
@@ -166,11 +167,21 @@ def _known_by_ledger(end: LedgerJob | None) -> dict[str, Any]:
     return {"user": end.user, "nodes": end.nodes, "restarts": end.run, "ending": end.ending}
 
 
+def _is_named(job: SlurmJob | None, nodes: Sequence[FleetNode]) -> bool:
+    """Whether a node reports that its own fault ended the job's last run that is over."""
+    if job is None:
+        return False
+    run = run_word(job.id, job.restarts - (not job.has_finished))
+    return any(each.summary is not None and each.summary.job == run for each in nodes)
+
+
 def _verdict(
     job: SlurmJob | None, said: Sequence[str], own: Mapping[str, Any] | None, end: LedgerJob | None
 ) -> Blame | None:
     verdict = Blame(end.verdict) if end is not None else verdict_of(said)
     here = Blame(own["verdict"]) if own is not None else None
+    if own is not None and here is Blame.JOB and sum(1 for _ in unfolded(own["nodes"])) > 1:
+        here = Blame.UNKNOWN  # it saw no fault of its own: the others have not been heard
     if verdict is None or here is Blame.NODE:  # this node may know more than the sentence for all of them
         verdict = here or verdict
     return Blame.NONE if verdict is None and _state(job) in _NO_FAULT else verdict
@@ -184,9 +195,10 @@ def _state(job: SlurmJob | None) -> str:
 
 
 def _advice(job: SlurmJob | None, verdict: Blame | None, sentences: Sequence[str]) -> str:
+    runs_again = job is not None and job.restarts > 0 and not job.has_finished
     return advice(
         verdict,
-        requeued=any(each.endswith("; requeued") for each in sentences),
+        requeued=runs_again or any(each.endswith("; requeued") for each in sentences),
         release=release_words(job.acts_by or job.id, job.reason) if job is not None and job.held else "",
         state=_state(job),
         goes_on=job is not None and not job.has_finished,

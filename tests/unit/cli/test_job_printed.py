@@ -8,9 +8,12 @@ import pytest
 from msgspec.structs import replace
 
 from healthd.cli.job import job_data, job_text
+from healthd.fleet.nodes import fleet_nodes
 from healthd.judge.devices import DeviceNames
 from healthd.ledger.entries import LedgerJob
 from healthd.remediation.orchestrators.slurm.job_comments import SlurmJob
+from healthd.remediation.ports import ListedNode
+from healthd.remediation.records.summary import NodeState, NodeSummary
 from tests.support.fleet_readings import NOW
 
 REQUEUED = SlurmJob(
@@ -99,6 +102,26 @@ def test_a_second_run_that_its_node_ended_is_the_nodes() -> None:
         "node",
         "submit the job again, from its last checkpoint: the fault was the node's",
     )
+
+
+def test_a_node_without_a_fault_does_not_speak_for_the_others() -> None:
+    """A plain FAILED job, of which slurmctld takes no sentence: this node saw nothing, and another may have. It says so
+    itself, where it does."""
+    own = {**ended_by_node(0), "verdict": "job", "why": "no node fault seen", "nodes": "n[1-2]"}
+    failed = SlurmJob(id="7", state="FAILED", user="alice", nodes="n[1-2]", exit_code=3)
+    summary = NodeSummary(state=NodeState.HELD, at=NOW, code="gpu.xid.79", job="7:0")
+    (named,) = fleet_nodes([ListedNode(name="n2", state="IDLE", summary=summary.text)], (), {}, NOW, silent_after_s=900)
+    verdicts = [
+        job_data("7", failed, [own], (), problem="")["verdict"],
+        job_data("7", failed, [{**own, "nodes": "n1"}], (), problem="")["verdict"],
+        job_data("7", failed, [own], [named], problem="")["verdict"],
+        job_data("7", failed, (), [named], problem="")["verdict"],
+        job_data("7", replace(failed, restarts=1), (), [named], problem="")["verdict"],
+        job_data("7", replace(failed, restarts=1, state="RUNNING"), (), [named], problem="")["verdict"],
+    ]
+    assert verdicts == ["unknown", "job", "node", "node", "unknown", "node"]
+    again = replace(failed, restarts=1, state="RUNNING")
+    assert job_data("7", again, (), [named], problem="")["advice"] == "nothing: Slurm runs the job again"
 
 
 def test_a_job_of_which_nothing_is_known_here_leads_to_where_it_is_known() -> None:
