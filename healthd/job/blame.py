@@ -95,7 +95,7 @@ def _without_node_fault(
         return JobVerdict(blame=Blame.NONE, why="the job was requeued; no node fault seen")
     if blind:
         return JobVerdict(blame=Blame.UNKNOWN, why=f"not everything is known: {blind[0]}", evidence=unclear + own)
-    if own and (not unclear or own[0].at <= unclear[0].at):
+    if own and (not unclear or own[0].at < unclear[0].at):
         return JobVerdict(blame=Blame.JOB, why=own[0].message, evidence=own + unclear)
     if unclear:
         why = f"what ended the job is not clear: {unclear[0].message}"
@@ -155,9 +155,10 @@ def _moment(job: Job, fault: Fault) -> tuple[datetime | None, bool]:
 
 
 def _is_of_another(job: Job, fault: Fault) -> bool:
-    """Whether the evidence names other jobs, and not this one."""
+    """Whether the evidence names other jobs, and not this one: by numbers, or as ``job:42`` among owners of each
+    kind."""
     named = {str(each) for each in (fault.evidence.get("jobs") or [fault.evidence.get("job")]) if each}
-    return bool(named) and job.id not in named
+    return bool(named) and named.isdisjoint((job.id, f"job:{job.id}"))
 
 
 def _may_be_its_own(job: Job, component: Component) -> bool:

@@ -70,6 +70,22 @@ def test_an_end_without_a_finding_is_the_jobs() -> None:
     assert not verdict.is_critical
 
 
+def test_the_third_job_that_meets_an_error_on_one_gpu_is_not_called_its_cause() -> None:
+    """XID 31 is a program's error; that three programs met it on the same GPU makes that suspect. Another job that ends
+    there, without it, has no part in that."""
+    own = fault("gpu.xid.31", severity=Severity.WARNING, clears_by=ClearsBy.JOB_END, evidence={"job": "4711"})
+    assert judged(own).blame is Blame.JOB
+    suspect = fault(
+        "gpu.xid.repeated_across_jobs.31",
+        severity=Severity.WARNING,
+        clears_by=ClearsBy.GPU_RESET,
+        evidence={"jobs": ["job:4711"]},
+    )
+    verdict = judged(own, suspect)
+    assert (verdict.blame, [each.code for each in verdict.evidence]) == (Blame.UNKNOWN, [suspect.code, own.code])
+    assert judged(suspect, job=replace(JOB, id="4712")).why == "no node fault seen"
+
+
 def test_a_job_that_completed_has_no_blame() -> None:
     """Exit 0, with a fault of the hardware or without: nobody asks whose fault it was."""
     assert judged(fault("gpu.xid.79"), job=replace(JOB, exit_code=0)).blame is Blame.NONE
