@@ -74,6 +74,8 @@ def gpu_imex(node: Node, settings: GpuImexSettings) -> Result:
         answer = node.command(*_ASK, timeout_s=10.0)
     except SourceMissing as error:
         return _without_imex(settings, f"{error}; install nvidia-imex")
+    if answer.code < 0:
+        raise SourceUnreadable(f"{' '.join(_ASK)} was killed by signal {-answer.code}")
     if answer.code:
         return _without_imex(settings, _failure(answer))
     domain = _domain(answer)

@@ -76,7 +76,7 @@ def stack_versions(node: Node, settings: StackVersionsSettings) -> Result:
     Sources: the rows of stack.csv and minimum_versions.csv; nvml.h (the library answers its own driver version).
     """
     node.sys.names("module")  # without the host's /sys nothing below would mean anything
-    stack = _with_library(node, read_stack(node, python_homes=settings.python_homes))
+    stack = _with_library(node, read_stack(node, python_homes=settings.python_homes), settings.pin)
     if not stack.versions and not settings.pin and not stack.undecided:
         return not_applicable("no part of the stack is installed here")
     findings = [*_mismatched(stack), *_too_old(stack, node.instance_type), *_unpinned(stack, settings.pin)]
@@ -85,17 +85,18 @@ def stack_versions(node: Node, settings: StackVersionsSettings) -> Result:
     return ok(reason=", ".join(f"{part} {version}" for part, version in stack.versions.items()))
 
 
-def _with_library(node: Node, stack: Stack) -> Stack:
-    """The stack with the version of NVML, asked only where a driver is loaded."""
-    if "driver" not in stack.versions:
-        return stack
-    try:
-        version = str(node.nvml.system()["driver_version"])
-    except SourceError as error:
-        if told_by_gpu_driver(node, error):
-            return stack
-        return Stack(versions=stack.versions, undecided=(*stack.undecided, str(error)))
-    return Stack(versions={**stack.versions, DRIVER_LIBRARY: version}, undecided=stack.undecided)
+def _with_library(node: Node, stack: Stack, pins: Mapping[str, str]) -> Stack:
+    """The stack with the version of NVML, asked only where a driver is loaded. One that is pinned and not asked is a
+    gap: it may well be installed."""
+    why, is_gap = "NVML is not asked without a loaded driver", DRIVER_LIBRARY in pins
+    if "driver" in stack.versions:
+        try:
+            version = str(node.nvml.system()["driver_version"])
+            return Stack(versions={**stack.versions, DRIVER_LIBRARY: version}, undecided=stack.undecided)
+        except SourceError as error:
+            why, is_gap = str(error), is_gap or not told_by_gpu_driver(node, error)
+    gap = f"{DRIVER_LIBRARY}: {why}"
+    return Stack(versions=stack.versions, undecided=(*stack.undecided, gap)) if is_gap else stack
 
 
 def _mismatched(stack: Stack) -> Iterator[Finding]:

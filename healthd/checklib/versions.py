@@ -103,7 +103,7 @@ def read_stack(node: Node, parts: Iterable[str] | None = None, *, python_homes: 
             continue
         if found := re.search(place.pattern, _about(place, texts[text]), re.MULTILINE):
             versions[place.part] = found[1]
-    return Stack(versions=versions, undecided=tuple(undecided))
+    return Stack(versions=versions, undecided=tuple(dict.fromkeys(undecided)))
 
 
 def older(version: str, than: str) -> bool:
@@ -125,10 +125,7 @@ def _text(node: Node, place: VersionSource, python_homes: Sequence[str]) -> str:
     if place.kind == _PYTHON:
         return _packages(node, python_homes)
     if place.kind == "command":
-        result = node.command(*place.where.split())
-        if result.code in (126, 127):
-            raise SourceMissing(f"{place.where}: {result.stderr.strip()[:200]}")
-        return result.stdout
+        return _output(node, *place.where.split())
     tree = {"sys": node.sys, "proc": node.proc}[place.kind]
     return tree.read(place.where)
 
@@ -139,10 +136,18 @@ def _packages(node: Node, homes: Sequence[str]) -> str:
         return ""
     names = [each for place in places() if place.kind == _PYTHON for each in ("-o", "-path", _folders(place))][1:]
     homes = [f"{home.rstrip('/')}/lib" for home in homes]
-    result = node.command("find", "-H", *homes, "-xdev", "-maxdepth", "3", *names)
+    return _output(node, "find", "-H", *homes, "-xdev", "-maxdepth", "3", *names)
+
+
+def _output(node: Node, *argv: str) -> str:
+    """A command's output. An exit status is no fault: a file or home of several is missing as a rule. Raises
+    SourceMissing without the command, SourceUnreadable for one that was killed."""
+    result = node.command(*argv)
     if result.code in (126, 127):
-        raise SourceMissing(f"find: {result.stderr.strip()[:200]}")
-    return result.stdout  # find's error for a missing home is no fault
+        raise SourceMissing(f"{argv[0]}: {result.stderr.strip()[:200]}")
+    if result.code < 0:
+        raise SourceUnreadable(f"{argv[0]} was killed by signal {-result.code}")
+    return result.stdout
 
 
 def _about(place: VersionSource, text: str) -> str:

@@ -101,9 +101,11 @@ def test_an_answer_that_is_none_is_unknown(text: str) -> None:
 
 
 def test_a_service_that_hangs_is_unknown() -> None:
-    """No answer in time is not a domain that is down."""
+    """No answer in time is not a domain that is down, nor is a tool that was killed a node without a domain."""
     with pytest.raises(SourceTimeout):
         run(SourceTimeout("10 s"))
+    with pytest.raises(SourceUnreadable, match="killed by signal 9"):
+        run(answered("", code=-9))
 
 
 JOB = gpu_with(1, {"nvmlDeviceGetComputeRunningProcesses": [{"pid": 7, "usedGpuMemory": 1}]})

@@ -85,6 +85,13 @@ def test_a_pin_that_could_not_be_looked_at_is_unknown() -> None:
     assert (result.status, result.findings) == (Status.UNKNOWN, ())
 
 
+@pytest.mark.parametrize("tree", [TREE, {"module/efa/version": "3.1.0g"}])
+def test_a_pinned_library_that_is_not_asked_is_unknown(tree: dict[str, Entry]) -> None:
+    """NVML is busy, or no driver is loaded: the library may well be installed."""
+    result = run(tree, nvml=SourceTimeout("5 s"), pin={"driver_library": "580"})
+    assert (result.status, result.findings) == (Status.UNKNOWN, ())
+
+
 @pytest.mark.parametrize("error", [SourceMissing("no libnvidia-ml.so.1"), SourceTimeout("5 s")])
 def test_a_library_that_does_not_answer_is_unknown(error: SourceError) -> None:
     """With the driver loaded, a library that is missing or silent is unknown; without, it is not asked."""

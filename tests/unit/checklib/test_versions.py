@@ -119,6 +119,8 @@ def test_homes_that_cannot_be_searched(error: SourceError, undecided: tuple[str,
     words = ("find", "-H", "/opt/x/lib", "-xdev", "-maxdepth", "3", *names)
     stack = read_stack(FakeNode(commands={words: error}), ("torch_nccl",), python_homes=("/opt/x",))
     assert (stack.versions, stack.undecided) == ({}, undecided)
+    killed = read_stack(FakeNode(commands={words: result(*words, code=-9)}), ("nixl",), python_homes=("/opt/x",))
+    assert killed.undecided == ("nixl: find was killed by signal 9",)
     absent = FakeNode(commands={words: result(*words, code=127)})
     assert read_stack(absent, ("torch_nccl",), python_homes=("/opt/x",)).undecided == ()
 
