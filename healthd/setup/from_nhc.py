@@ -22,6 +22,7 @@ from healthd.observe.text_lines import printable
 _NETWORK = ("nfs", "nfs4", "lustre", "cifs", "smb3", "ceph", "beegfs", "gpfs", "wekafs")
 _COMM = 15  # characters of a process's name that the kernel keeps
 _UNITS = {"": 1 << 10, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40, "P": 1 << 50}
+_NO_SIZE = float(1 << 63)  # bytes: TOML has no such number
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGTP]?)(?:i?B)?", re.IGNORECASE)
 _HOSTS = re.compile(r"[\w.*?-]+")
 _RANGE = re.compile(r"\{([\w.,\[\]-]+)\}")
@@ -311,16 +312,18 @@ def _exactly(words: Sequence[str], count: int, what: str) -> Sequence[str]:
 
 
 def _whole(word: str) -> int:
-    if not (word.isascii() and word.isdigit()):
+    if not (word.isascii() and word.isdigit() and len(word) <= 9):
         raise ValueError(f"expected a whole number; got {word!r}")
     return int(word)
 
 
 def _bytes(word: str) -> int:
     """A size as NHC writes it: ``256GB``, ``64G``, a plain number in kB."""
-    if not (found := _SIZE.fullmatch(word)):
+    found = _SIZE.fullmatch(word)
+    size = float(found[1]) * _UNITS[found[2].upper()] if found else _NO_SIZE
+    if size >= _NO_SIZE:
         raise ValueError(f"expected a size such as 256GB; got {word!r}")
-    return int(float(found[1]) * _UNITS[found[2].upper()])
+    return int(size)
 
 
 def _share(word: str) -> float:

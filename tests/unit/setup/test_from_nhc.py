@@ -220,6 +220,21 @@ def test_what_has_no_setting_is_told(command: str, words: str) -> None:
     assert words in line
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        f"check_hw_physmem {'9' * 400}GB 1TB",
+        "check_hw_physmem 9000P 1TB",
+        f"check_hw_swap {'9' * 400} 1TB",
+        "check_hw_cpuinfo 2 99999999999999999999 4",
+    ],
+)
+def test_a_number_that_no_configuration_can_hold_is_a_mistake(command: str) -> None:
+    """A typo of too many digits is named by its line, as any other."""
+    with pytest.raises(ConfigError, match=r"nhc\.conf:1: .*: expected a (size|whole number)"):
+        from_nhc(f"* || {command}", name="nhc.conf")
+
+
 def test_all_mistakes_are_told_with_their_lines() -> None:
     """A file that is no nhc.conf, or has wrong arguments, writes nothing: each line is named."""
     text = """[checks]
