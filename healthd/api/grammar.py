@@ -291,7 +291,7 @@ def _telling(verbs: Any) -> None:
         help="also the lines of check runs; devices by their own names",
     )
     history.add_argument("--follow", action="store_true", help="go on with each new line, until Ctrl-C")
-    history.add_argument("--after", type=int, default=0, help=argparse.SUPPRESS)  # asked by --follow: lines after this
+    history.add_argument("--after", type=_event, default=0, help=argparse.SUPPRESS)  # of --follow: lines after this
     _common(history, json=True, socket=True)
 
 
@@ -508,8 +508,15 @@ def _nearest_option(word: str, known: Sequence[str]) -> str:
 
 def _count(text: str) -> int:
     """A number of lines. Raises ArgumentTypeError."""
-    if not (text.isascii() and text.isdigit() and 1 <= int(text[:9]) <= MAX_LINES):
+    if not (text.isascii() and text.isdigit() and len(text) <= 6 and 1 <= int(text) <= MAX_LINES):
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of lines; expected 1 to {MAX_LINES}")
+    return int(text)
+
+
+def _event(text: str) -> int:
+    """The number of an event. Raises ArgumentTypeError."""
+    if not (text.isascii() and text.isdigit() and len(text) <= 18):
+        raise argparse.ArgumentTypeError(f"{text!r} is not the number of an event")
     return int(text)
 
 

@@ -18,6 +18,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from healthd.config.values import did_you_mean
+from healthd.core.encodable import encodable
 from healthd.core.errors import StoreError, UsageError
 from healthd.core.json_documents import json_fields
 from healthd.core.model import Event
@@ -57,7 +58,7 @@ def wanted(options: Namespace, now: datetime) -> EventFilter:
         since=now - options.since if options.since else None,
         kinds=tuple(options.kind),
         without="" if options.kind or options.verbose else CHECK,
-        remediation=options.case,
+        remediation=encodable(options.case),
     )
 
 

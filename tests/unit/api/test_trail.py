@@ -204,6 +204,8 @@ def test_a_remediation_that_never_was_is_an_error_with_the_nearest(store: Store)
     options = parse(["history", "--case", "b7da3247"])
     with pytest.raises(UsageError, match="no remediation has the id 'b7da3247'; did you mean b7da3274?"):
         asked_of(store, wanted(options, at(120)), last=options.last)
+    with pytest.raises(UsageError, match=r"no remediation has the id '\?'"):  # no UTF-8, and no fault of the disk
+        asked_of(store, wanted(parse(["history", "--case", "\udcff"]), at(120)), last=options.last)
 
 
 def test_lines_that_are_not_there_are_no_empty_trail(store: Store) -> None:

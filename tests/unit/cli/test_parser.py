@@ -141,6 +141,8 @@ def test_the_forms_of_the_issue_are_understood(line: str, expected: dict[str, ob
         ("history --last 0", "argument --last: '0' is not a number of lines; expected 1 to 100000"),
         ("history --last many", "'many' is not a number of lines"),
         ("history --last 9999999999", "'9999999999' is not a number of lines"),
+        ("history --last 00000000199999999999999999999", "is not a number of lines"),
+        ("history --after 99999999999999999999", "'99999999999999999999' is not the number of an event"),
         ("ack", "required: FAULT, --for, --reason"),
         ("ack gpu.ecc --for 7 --reason x", "'7' is not a valid length of time; expected a number and m, h, d or w"),
         ("ack gpu.ecc --for 0d --reason x", "'0d' is not a valid length of time"),
