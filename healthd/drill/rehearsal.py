@@ -282,6 +282,9 @@ class Rehearsal:
                     log.error
                     or f"the reader of {log.source} delivered no record; its loop last ran {log.idle_s:.0f} s ago"
                 )
+            case DrillStage.READ if self._limit_s < self._own_limit_s():
+                every_s = self._checkup.interval_s(check)
+                return f"{check} runs every {every_s:g} s, and was not due within {self._limit_s:g} s (--timeout)"
             case DrillStage.READ:
                 return f"{check} was never due; see the log for errors of the scheduler"
             case DrillStage.FINDING:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
+from subprocess import PIPE
 
+import psutil
 import pytest
 
 from tests.support.limits import limit_s
@@ -60,3 +63,22 @@ def test_a_provisioner_that_fails_fails_the_demo() -> None:
     data = json.loads(told)
     assert (data["simulated"], [each["end"] for each in data["remediations"]]) == (True, ["failed"])
     assert "SIMULATED p5.48xlarge" in message
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_demo_that_is_ended_leaves_nothing_behind(tmp_path_factory: pytest.TempPathFactory, number: int) -> None:
+    """Neither its daemon, which nothing else would end, nor its folder."""
+    folder = tmp_path_factory.mktemp("d")
+    environ = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(folder)}
+    with subprocess.Popen([sys.executable, "-m", "healthd", "demo"], cwd="/", env=environ, stdout=PIPE) as one:
+        assert one.stdout is not None
+        shown = iter(one.stdout)
+        assert any(b"usable" in line for line in shown)
+        daemons = [each for each in psutil.Process(one.pid).children() if "run" in each.cmdline()]
+        one.send_signal(number)
+        assert one.wait(limit_s(30)) == 128 + number
+    left = [each for each in daemons if each.is_running()]
+    for each in left:
+        each.kill()
+    assert (len(daemons), left) == (1, [])
+    assert list(folder.iterdir()) == []

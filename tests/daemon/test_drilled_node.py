@@ -526,6 +526,14 @@ def test_an_engine_that_does_not_come_round_is_the_link_that_is_missing(agent: A
     assert report.why == "the engine has not reconciled since; see `healthd status`"
 
 
+def test_a_time_limit_shorter_than_the_interval_is_named_as_the_reason(agent: Agent) -> None:
+    """The scheduler of such a node works, and its log has no error."""
+    drills = drills_of(agent, lambda _: None)
+    report = drills.run(DrillRequest(kind=KINDS["nvml-hang"], who="uid 0", timeout_s=0.5), lambda _: None)
+    assert (report.ended, report.missing) == (Ended.INCOMPLETE, DrillStage.READ)
+    assert report.why == "nvml.probe runs every 15 s, and was not due within 0.5 s (--timeout)"
+
+
 def test_a_look_under_way_is_joined(agent: Agent) -> None:
     """A check that is due again while it waits for an answer looks once, as the daemon's own does."""
     drills = drills_of(agent, lambda _: None)
