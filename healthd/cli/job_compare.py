@@ -18,7 +18,7 @@ from healthd.remediation.orchestrators.slurm.orchestrator import SlurmOrchestrat
 
 
 def answer(options: Namespace, config: Config) -> Reply:
-    """Exit 0: no device stands out; 1: a straggler or a hang; 2: the job, or all of its nodes, could not be read."""
+    """Exit as ``JobComparison.exit_code``; 2 also where the job could not be read, or does not run."""
     if not runs_slurm(config, os.environ):
         raise UsageError("healthd job --compare reads the job's nodes from Slurm; set [orchestrator.slurm] conf")
     try:
@@ -30,4 +30,4 @@ def answer(options: Namespace, config: Config) -> Reply:
         return Reply(code=2, err=f"healthd: job {options.job} is {job.state}; only a running job can be compared\n")
     result = JobSources.of(config).compared(job, gpus, datetime.now(UTC))
     out = json_document(result.data) if options.json else result.text
-    return Reply(code=1 if result.findings else 0 if result.gpus else 2, out=out)
+    return Reply(code=result.exit_code, out=out)

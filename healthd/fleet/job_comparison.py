@@ -52,7 +52,7 @@ READS_READINGS = msgspec.json.Decoder(NodeReadings)
 
 class JobComparison(Struct, frozen=True, kw_only=True):
     """A job whose devices were compared. ``hosts``: its nodes as a host list. ``remarks``: what is missing, a sentence
-    each. ``nccl_lines``: NCCL's own, from the job's log."""
+    each. ``nccl_lines``: NCCL's own, from the job's log. ``waits``: all of its GPUs wait in a collective."""
 
     job: str
     hosts: str
@@ -61,6 +61,12 @@ class JobComparison(Struct, frozen=True, kw_only=True):
     ranking: Ranking
     remarks: tuple[str, ...] = ()
     nccl_lines: tuple[str, ...] = ()
+    waits: bool = False
+
+    @property
+    def exit_code(self) -> int:
+        """0: no device stands out; 1: a straggler or a hang; 2: nothing was compared, or the whole job waits."""
+        return 1 if self.findings else 2 if self.waits or not self.ranking.devices else 0
 
     @property
     def gpus(self) -> int:
@@ -83,6 +89,8 @@ class JobComparison(Struct, frozen=True, kw_only=True):
         limits = f"score {THRESHOLD:g} or more, {QUIET_S / 60:g} min without traffic"
         if not self.ranking.devices:
             lines.append("unknown   nothing could be compared")
+        elif self.waits:
+            lines.append("unknown   the job hangs as a whole: no rank stands out")
         else:
             lines.append(_SHADOW if self.findings else f"ok        no straggler and no hang ({limits})")
         for title, deviations in (("nodes", self.ranking.nodes), ("devices", self.ranking.devices)):
@@ -133,9 +141,9 @@ def compared(
     of_job = peers_of(devices, oldest_s=oldest_s)
     remarks += _missing(devices, of_job, oldest_s)
     findings = found(devices, oldest_s=oldest_s)
-    if all_wait(devices, oldest_s=oldest_s):
-        waits = f"no device moved data for {QUIET_S / 60:g} min and all GPUs wait in a collective"
-        remarks.append(f"{waits}: no rank stands out; compare what the ranks called, or look at the network")
+    if waits := all_wait(devices, oldest_s=oldest_s):
+        quiet = f"no device moved data for {QUIET_S / 60:g} min and all GPUs wait in a collective"
+        remarks.append(f"{quiet}: compare what the ranks called, or look at the network")
     return JobComparison(
         job=job,
         hosts=hosts,
@@ -144,6 +152,7 @@ def compared(
         ranking=ranked(devices, of_job),
         remarks=tuple(remarks),
         nccl_lines=tuple(words),
+        waits=waits,
     )
 
 

@@ -68,7 +68,7 @@ def test_a_healthy_job() -> None:
     """Says so, with the limits."""
     result = of_nodes(answer("n1"), answer("n2"))
     assert "ok        no straggler and no hang (score 6 or more, 10 min without traffic)" in result.text.splitlines()
-    assert result.remarks == ()
+    assert (result.remarks, result.exit_code) == ((), 0)
 
 
 def test_a_node_without_an_answer_is_named() -> None:
@@ -93,7 +93,7 @@ def test_what_is_missing_is_a_remark() -> None:
     young = of_nodes(answer("n1"), answer("n2"), age_s=700.0)
     assert young.remarks[0] == "the job is young: its first 10 min do not count, and 16 min are needed"
     assert "no reading of 4 devices has 6 samples" in young.remarks[1]
-    assert young.text.splitlines()[-1] == "unknown   nothing could be compared"
+    assert (young.text.splitlines()[-1], young.exit_code) == ("unknown   nothing could be compared", 2)
     few = of_nodes(answer("n1"), n1=frozenset({0}))
     assert few.remarks == ("1 GPUs have readings; 4 are needed to tell which one differs",)
     body = json.loads(answer("n2").body)
@@ -110,7 +110,9 @@ def test_a_hang_and_a_job_that_waits_as_a_whole() -> None:
     idle = {"gpu_power_w": 90.0, "gpu_utilization_ratio": 0.0}
     result = of_nodes(answer("n1", None, **spins), answer("n2", {2: idle}, **spins))
     ((node, label, code),) = [(each.node, each.label, each.finding.code) for each in result.findings]
-    assert (node, label, code) == ("n2", "GPU 2", "job.hang")
+    assert (node, label, code, result.exit_code) == ("n2", "GPU 2", "job.hang", 1)
     waiting = of_nodes(answer("n1", None, **spins), answer("n2", None, **spins))
-    assert waiting.findings == ()
+    assert (waiting.findings, waiting.exit_code) == ((), 2)
+    assert "unknown   the job hangs as a whole: no rank stands out" in waiting.text.splitlines()
+    assert "no hang" not in waiting.text
     assert waiting.remarks[0].startswith("no device moved data for 10 min and all GPUs wait in a collective: ")
