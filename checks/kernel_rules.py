@@ -34,7 +34,7 @@ FAMILY = FindingCode(
 )
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
 _CODE = re.compile(r"site(\.[a-z0-9_]{1,64})+")
-_COMPONENT = re.compile(r"[a-z][a-z0-9_]{0,31}(:\S{1,128})?")
+_COMPONENT = re.compile(r"node|[a-z][a-z0-9_]{0,31}:\S{1,128}")
 _UNIT = re.compile(r"[\w:.@\\-]{1,200}\.(service|socket|mount|timer|scope|slice|target|path|device|swap|automount)")
 _PLACEHOLDER = re.compile(r"\{(\w*)\}")
 _MAX_RULES = 64
@@ -225,8 +225,6 @@ def _problems(rule: SiteRule) -> Iterator[str]:
     if rule.code and not _CODE.fullmatch(rule.code):
         yield f"code = {rule.code!r}: expected site. and lower-case words, such as site.nic.hang"
     if not _COMPONENT.fullmatch(rule.component):
-        yield f"component = {rule.component!r}: expected node, or a kind and a name such as disk:{{disk}}"
-    if rule.component.partition(":")[0] != "node" and ":" not in rule.component:
         yield f"component = {rule.component!r}: expected node, or a kind and a name such as disk:{{disk}}"
     if REMEDY_RANK[rule.remedy] >= REMEDY_RANK[Remedy.REBOOT_NODE] and rule.severity is not Severity.CRITICAL:
         yield f'remedy = "{rule.remedy}": it needs severity = "critical", because it keeps jobs off the node'
