@@ -1,12 +1,15 @@
-"""The states of a job that is over and is not requeued, in words. Pure, and light, as it is loaded wherever a node is.
+"""The states of a job that is over, in words where it is not requeued. Pure, and light, as it is loaded wherever a node
+is.
 
-Source: squeue(1), JOB STATE CODES. FAILED and NODE_FAIL are not among them: such a job may be requeued.
+Source: squeue(1), JOB STATE CODES.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
+FAILED = frozenset({"FAILED", "NODE_FAIL"})
+"""A job that is over, and may be requeued."""
 _WORDS: Mapping[str, str] = {
     "COMPLETED": "it completed",
     "PREEMPTED": "Slurm preempted it",

@@ -19,7 +19,7 @@ from enum import StrEnum
 from msgspec import Struct
 from msgspec.structs import replace
 
-from healthd.job.ends import end_words
+from healthd.job.ends import FAILED, end_words
 from healthd.job.held import release_words
 from healthd.judge.clock import moved
 from healthd.remediation.ports import NodeJob
@@ -33,7 +33,6 @@ _STARTS_AFTER = timedelta(seconds=3)
 in the second in which it ended the same job, or before, by two clocks; the job then FAILED (seen on Slurm 22.05.8:
 "already killed, do not launch batch job"). slurmctld waits two minutes for that reason."""
 
-_FAILED = frozenset({"FAILED", "NODE_FAIL"})
 _WAITS = frozenset({"PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT", "EXPEDITING"})
 """Of a job that is not held: a released one keeps REQUEUE_HOLD until it runs."""
 _ENDING = frozenset({"COMPLETING", "STAGE_OUT"})
@@ -233,14 +232,14 @@ def next_move(
     if not job.is_here:  # an ended one keeps its nodes: elsewhere it is another job of that number
         return _end(restart, "it does not run on this node any more")
     if is_asked:
-        why = f"it is {job.state} still" if job.state in _FAILED else "it still runs"
+        why = f"it is {job.state} still" if job.state in FAILED else "it still runs"
         return _again(restart, why, now, unanswered)
     return _first(restart, plan, job, now)
 
 
 def _first(restart: JobRestart, plan: OnJob, job: NodeJob, now: datetime) -> JobMove:
     """The next act on a job that is on this node, before its first requeue by healthd."""
-    if job.state in _FAILED:
+    if job.state in FAILED:
         return _requeue(restart, job)
     if job.state == _SUSPENDED:  # its processes are stopped: none waits for another, and none handles a signal
         return _wait(restart, "it is suspended; acts once it runs again")
@@ -256,7 +255,7 @@ def _requeued(restart: JobRestart, job: NodeJob, now: datetime) -> JobMove:
     if not restart.is_asked:
         return _end(restart, "it was requeued by itself or by others; not requeued again")
     if job.state not in _WAITS:
-        is_over = job.state in _FAILED
+        is_over = job.state in FAILED
         return _end(
             restart, f"requeued, and ended again ({job.state})" if is_over else f"requeued, runs on {job.nodes}"
         )
@@ -273,7 +272,7 @@ def _requeued(restart: JobRestart, job: NodeJob, now: datetime) -> JobMove:
 
 
 def _requeue(restart: JobRestart, job: NodeJob) -> JobMove:
-    state = "" if job.state not in _FAILED else f", which failed ({job.state})"
+    state = "" if job.state not in FAILED else f", which failed ({job.state})"
     return JobMove(act=JobAct.REQUEUE, reason=f"requeue of job {restart.title}{state}")
 
 

@@ -20,6 +20,7 @@ from datetime import datetime
 from msgspec import Struct
 
 from healthd.core.errors import BackendError, BackendRefused, BackendUnknown
+from healthd.job.ends import FAILED, end_words
 from healthd.remediation.orchestrators.slurm.jobs import find_job
 from healthd.remediation.orchestrators.slurm.orchestrator import SlurmOrchestrator
 from healthd.remediation.ports import NodeJob
@@ -30,9 +31,6 @@ MOST_BYTES = 1000
 _GAP = "; "
 _SAID = re.compile(rf"(?:\A|{_GAP})(?={PREFIX})")
 _EXPEDITES = re.compile(r"^SlurmctldParameters\s*=.*\benable_expedited_requeue\b", re.MULTILINE)
-_FINISHED = frozenset(
-    ["COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "OUT_OF_MEMORY", "NODE_FAIL", "BOOT_FAIL", "DEADLINE", "PREEMPTED"]
-)
 _TEXTS = "JobArrayID:|,exit_code:|,admin_comment:|"
 _TEXTS_HEAD = re.compile(r"([0-9_+]{1,24})\|([0-9]{1,10})(?::([0-9]{1,3}))?\|")
 _ATTEMPTS = 4
@@ -62,7 +60,7 @@ class SlurmJob(Struct, frozen=True, kw_only=True):
     @property
     def has_finished(self) -> bool:
         """Whether slurmctld takes no change of it any more, and does not run it again."""
-        return self.state in _FINISHED
+        return self.state in FAILED or end_words(self.state) != ""
 
     @property
     def said(self) -> tuple[str, ...]:
