@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from healthd.core.model import Clearance, Component, Finding, Outcome
 from healthd.core.node import KernelRecord
 from healthd.observe.runner import run_check
 from healthd.replay.node import PastNode
+from healthd.state.store import connect_to_read
 
 _MAGIC = b"SQLite format 3\0"
 
@@ -51,13 +53,11 @@ class PastStore(Struct, kw_only=True):
 
     def _rows(self) -> Iterator[tuple[str, str]]:
         try:
-            db = sqlite3.connect(f"{self.path.resolve().as_uri()}?mode=ro", uri=True)
-            try:
+            with closing(connect_to_read(self.path)) as db:
                 yield from db.execute("SELECT at, data FROM event WHERE kind = 'fault' AND data <> '{}' ORDER BY id")
-            finally:
-                db.close()
         except sqlite3.Error as error:
-            raise SourceUnreadable(f"{self.path}: not an event store of healthd: {error}") from error
+            wrong = f"not an event store of healthd, or a copy without the -wal that was beside it: {error}"
+            raise SourceUnreadable(f"{self.path}: {wrong}") from error
 
     def _outcome(self, at: datetime, data: Mapping[str, Any], checks: Mapping[str, Check]) -> Outcome:
         code, component = str(data["code"]), Component.named(str(data["component"]))

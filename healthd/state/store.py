@@ -344,8 +344,22 @@ class Store:
 
 
 def connect_to_read(path: Path) -> sqlite3.Connection:
-    """A connection to an existing database that cannot write. Raises sqlite3.Error."""
-    uri = f"{path.resolve().as_uri()}?mode=ro"
+    """A connection to an existing database that cannot write. One that was closed in order is read also where no file
+    can be made beside it: on a read-only disk, or by another user. Raises sqlite3.Error."""
+    db = _connected_to_read(path, "mode=ro")
+    try:
+        db.execute("PRAGMA schema_version")
+    except sqlite3.Error as error:
+        db.close()
+        code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
+        if code not in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN) or os.path.exists(f"{path.resolve()}-wal"):
+            raise
+        return _connected_to_read(path, "mode=ro&immutable=1")
+    return db
+
+
+def _connected_to_read(path: Path, how: str) -> sqlite3.Connection:
+    uri = f"{path.resolve().as_uri()}?{how}"
     return sqlite3.connect(uri, uri=True, timeout=5.0, isolation_level=None, check_same_thread=False)
 
 

@@ -885,3 +885,27 @@ def test_a_write_without_memory_is_one_that_was_not_made(tmp_path: Path) -> None
     messages, count = done.stdout.splitlines()
     assert "the state was not written: " in messages
     assert count == "2"
+
+
+@pytest.mark.process
+def test_a_copy_is_read_where_nothing_can_be_made_beside_it() -> None:
+    """A backup on a read-only disk, or of another user: the one that a daemon closed in order is whole by itself."""
+    with tempfile.TemporaryDirectory() as name:  # others may enter it, unlike pytest's own folders
+        path = Path(name, "healthd.db")
+        store = Store(path, now=START)
+        store.append(Event(at=START, kind="step", text="intends to drain"))
+        store.close()
+        path.chmod(0o644)
+        path.parent.chmod(0o555)
+        script = """
+import os, sys
+from pathlib import Path
+from healthd.state.store import connect_to_read
+if os.geteuid() == 0:
+    os.setgroups([]); os.setgid(65534); os.setuid(65534)
+print(*connect_to_read(Path(sys.argv[1])).execute("SELECT text FROM event"))
+"""
+        argv = [sys.executable, "-B", "-c", script, str(path)]
+        done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=limit_s(20), check=False)
+        path.parent.chmod(0o755)
+    assert (done.stdout, done.stderr) == ("('intends to drain',)\n", "")
