@@ -344,8 +344,9 @@ class JobVerdicts:
         if note.refused:
             return held_sentence(job.reason, release_words(job.acts_by or job.id, job.reason)) if job.held else ""
         text = note.sentence or self._of_all(note, job)
-        may_run = (note.blamed or note.requeued) and job.restarts > note.restarts
-        return f"{text}{'; held' if job.held else '; requeued'}" if text and may_run else text
+        runs_again = (note.blamed or note.requeued) and job.restarts > note.restarts
+        ends = "; held" if job.held else "; requeued" if runs_again else ""
+        return f"{text}{ends}" if text else ""
 
     def _of_all(self, note: JobNote, job: SlurmJob) -> str:
         """The sentence for all nodes of a job; "" where one of them has said that it is to blame."""

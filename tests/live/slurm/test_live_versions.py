@@ -59,7 +59,9 @@ def _reason_stays(lab: SlurmLab) -> bool:
 
 
 def _expedites(lab: SlurmLab) -> bool:
-    return lab.client("sbatch", "--requeue=expedite", "--test-only", "--wrap", "true").returncode == 0
+    """Whether sbatch knows the option. slurmctld refuses such a job where slurm.conf does not enable it (26.05.5)."""
+    done = lab.client("sbatch", "--requeue=expedite", "--test-only", "--wrap", "true")
+    return "doesn't allow an argument" not in done.stderr
 
 
 def _extra(lab: SlurmLab) -> bool:

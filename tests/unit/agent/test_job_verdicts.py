@@ -302,3 +302,20 @@ def test_the_sentence_of_a_blamed_node_tells_whether_slurm_runs_the_job_again(
     verdicts.keep(job, replace(AT_FAULT, evidence=(evidence,)), blamed=stop is None, now=START)
     verdicts.tell()
     assert ctld.comment.endswith(f"XID 79 {START:%H:%M:%S}; not {done}")
+
+
+@pytest.mark.parametrize(("waits", "done"), [("0|N/A|job requeued in held state", "; held"), ("1|N/A|BeginTime", "")])
+def test_the_sentence_of_a_job_that_slurm_ended_tells_whether_slurm_holds_it(
+    world: World, waits: str, done: str
+) -> None:
+    """Slurm 26.05 holds one with --requeue=expedite that reached its time limit. That it runs again is not healthd's
+    word there: an operator had it run."""
+    ctld = Slurmctld(jobs=f"4711|4711|PENDING|alice||1|1|1|N/A|N/A|NONE|{waits}|\n")
+    verdicts = daemon(world.store, SlurmOrchestrator(node="n1", run=ctld))
+    evidence = BlameEvidence(
+        speaks_for=SpeaksFor.NODE, code="gpu.xid.79", component="node", at=START, message="", is_critical=True
+    )
+    job = replace(JOB, stop=Stop.ENDED, exit_code=0)
+    verdicts.keep(job, replace(AT_FAULT, evidence=(evidence,)), blamed=False, now=START)
+    verdicts.tell()
+    assert ctld.comment.endswith(f"XID 79 {START:%H:%M:%S}; not drained{done}")
