@@ -28,6 +28,7 @@ from healthd.job.held import release_words
 from healthd.job.job import Job, Stop, job_of, stopped
 from healthd.job.speakers import blame_table
 from healthd.job.text import at_drain, held_sentence, in_trail, node_sentence, nodes_sentence, part_of
+from healthd.judge.history import Fault
 from healthd.remediation.decide.blame_limit import drained_before
 from healthd.remediation.decide.remediation import Remediation
 from healthd.remediation.decide.rules import BY_REMEDY, OpenCodes, Policy
@@ -176,7 +177,7 @@ class JobVerdicts:
         fault: it may have ended that job itself.
         """
         job = job_of(environ, start=self._began.get(environ.get("SLURM_JOB_ID", "")), end=now)
-        faults = self._monitor.open_since(now if job.start is None else max(job.start, now - WAITED_FOR))
+        faults = self._met_by(job, now)
         blind = [
             f"{each.check} is unknown: {each.result.reason or ', '.join(each.result.undecided)}"
             for each in outcomes
@@ -188,10 +189,14 @@ class JobVerdicts:
             if blame(failed, faults, blame_table(), blind).blame is not Blame.NODE:
                 return job, verdict
         job = self._as_slurm_ends(job)
-        return job, blame(job, faults, blame_table(), blind)
+        return job, blame(job, self._met_by(job, now), blame_table(), blind)
+
+    def _met_by(self, job: Job, now: datetime) -> Sequence[Fault]:
+        return self._monitor.open_since(now if job.start is None else max(job.start, now - WAITED_FOR))
 
     def _as_slurm_ends(self, job: Job) -> Job:
-        """The job with what slurmctld says of its end; as it is where that is not known."""
+        """The job with what slurmctld says of its end, and of its start where a daemon before this one saw that; as it
+        is where that is not known."""
         try:
             found = find_job(self._reads, job.id) if self._reads is not None else None
             if self._reads is None or found is None:
@@ -200,6 +205,8 @@ class JobVerdicts:
         except BackendError:
             return job
         ended = end is not None and (end.exit_code, end.signal) != (0, 0)
+        if job.start is None and not found.is_requeued:  # the start of one that is requeued moves with the clock
+            job = replace(job, start=found.began)
         return stopped(job, preempted=found.preempted, requeued=found.is_requeued, restarts=found.restarts, ended=ended)
 
     def keep(self, job: Job, verdict: JobVerdict, *, blamed: bool, now: datetime) -> None:

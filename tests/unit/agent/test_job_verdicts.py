@@ -174,6 +174,18 @@ def test_slurmctld_says_whether_it_ended_a_job_that_seems_to_have_completed(
     assert bool(ctld.commands) is is_lost
 
 
+def test_a_job_whose_prolog_another_daemon_saw_began_when_slurmctld_says(world: World) -> None:
+    """healthd was upgraded while it ran, and Slurm before 25.11 tells an Epilog no start: a GPU that was lost an hour
+    before it is not taken for one that was lost in it."""
+    began = START - timedelta(hours=1)
+    monitor = Monitor({}, world.store)
+    monitor.absorb(looked(LOST, seconds=-7200, check="kernel.xid"))
+    times = f"{began.timestamp():.0f}|{START.timestamp():.0f}"
+    ctld = Slurmctld(jobs=f"4711|4711|COMPLETING|alice|n1|0|1|1|N/A|{times}|1|N/A|None|\n")
+    job, verdict = daemon(world.store, SlurmOrchestrator(node="n1", run=ctld), monitor=monitor).judge(FAILED, (), START)
+    assert (job.start, verdict.blame, verdict.evidence[0].before) == (began, Blame.UNKNOWN, True)
+
+
 @pytest.mark.parametrize(
     ("opened_s", "over_s", "blamed", "evidence"),
     [
