@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from math import inf
 
 from msgspec import Struct
 
+from healthd.checklib.host_text import uptime_s
 from healthd.core.check import FindingCode, check, judged, nothing_expected
 from healthd.core.model import Component, Finding, Reading, Remedy, Result, Severity
 from healthd.core.node import Mount, Node
-from healthd.core.setting_types import MountPoint
+from healthd.core.setting_types import GraceSeconds, MountPoint
 
 MISSING = FindingCode(
     code="lustre.missing",
@@ -41,6 +43,10 @@ class LustreMountSettings(Struct, frozen=True, kw_only=True):
     read_only: tuple[MountPoint, ...] = ()
     """Those of ``mounts`` that are read-only on purpose, such as a shared data set."""
 
+    startup_grace_s: GraceSeconds = 120.0
+    """For how long after boot, in seconds, a missing mount is unknown and not yet a finding: the system mounts it once
+    the network is up, while healthd starts."""
+
 
 @check("lustre.mount", interval_s=30, settings=LustreMountSettings, codes=(MISSING, READ_ONLY, AUTOMOUNT_WAITING))
 def lustre_mount(node: Node, settings: LustreMountSettings) -> Result:
@@ -60,11 +66,15 @@ def lustre_mount(node: Node, settings: LustreMountSettings) -> Result:
     if not there and not settings.mounts:
         return nothing_expected("no Lustre file system is mounted, and none is configured in 'mounts'")
     findings = [finding for point in settings.mounts for finding in _judge(point, table, settings)]
+    missing = [finding for finding in findings if finding.code == MISSING.code]
+    up_s = uptime_s(node.proc.read("uptime")) if missing else inf
+    early = missing if up_s < settings.startup_grace_s else []
+    gaps = [f"{each.message}; booted {up_s:.0f} s ago, so it may still come" for each in early]
     readings = [
         Reading(component=_component(mount.point), name="lustre_read_only_bool", value="ro" in mount.options)
         for mount in there
     ]
-    return judged(findings, readings)
+    return judged([each for each in findings if each not in early], readings, undecided=gaps)
 
 
 def _judge(point: str, table: Sequence[Mount], settings: LustreMountSettings) -> Iterator[Finding]:

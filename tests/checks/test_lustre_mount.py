@@ -24,8 +24,9 @@ def other(fstype: str, point: str = "/fsx") -> Mount:
     return Mount(point=point, fstype=fstype, source="x", options=frozenset({"rw"}))
 
 
-def run(*table: Mount, **settings: Any) -> Result:
-    return lustre_mount(FakeNode(mount_table=[ROOT, *table]), LustreMountSettings(**settings))
+def run(*table: Mount, up_s: float = 86_400.0, **settings: Any) -> Result:
+    node = FakeNode(mount_table=[ROOT, *table], proc={"uptime": f"{up_s} 1.0"})
+    return lustre_mount(node, LustreMountSettings(**settings))
 
 
 def test_mounted() -> None:
@@ -44,6 +45,19 @@ def test_missing() -> None:
         Remedy.ASK_HUMAN,
     )
     assert str(finding.component) == "mount:/fsx"
+
+
+def test_a_mount_that_may_still_come_after_a_boot_is_unknown() -> None:
+    """healthd starts with the network, as the mounts do: no node is drained for that at each boot. A mount of two that
+    is read-only is none that comes."""
+    result = run(lustre("/data", "ro"), mounts=("/data", "/fsx"), up_s=20.0)
+    assert [finding.code for finding in result.findings] == ["lustre.read_only"]
+    assert result.undecided == (
+        "nothing is mounted on /fsx; expected a Lustre file system; booted 20 s ago, so it may still come",
+    )
+    assert run(mounts=("/fsx",), up_s=20.0).status is Status.UNKNOWN
+    for result in (run(mounts=("/fsx",), up_s=121.0), run(mounts=("/fsx",), up_s=20.0, startup_grace_s=0.0)):
+        assert [finding.code for finding in result.findings] == ["lustre.missing"]
 
 
 def test_a_point_that_is_no_longer_configured() -> None:
