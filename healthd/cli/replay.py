@@ -7,6 +7,7 @@ from argparse import Namespace
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from resource import RLIMIT_NOFILE, getrlimit, setrlimit
 from typing import Any
 
 from msgspec.structs import asdict
@@ -40,6 +41,8 @@ def answer(options: Namespace) -> Reply:
         mode=Mode(options.mode),
         nodes=options.nodes,
     )
+    _, most = getrlimit(RLIMIT_NOFILE)
+    setrlimit(RLIMIT_NOFILE, (most, most))  # all files are open at once; 1,024 is usual
     done = replay([Path(name) for name in options.files], config, trial, _counted())
     progress_line("")
     out = json_document(as_data(done)) if options.json else as_text(done)

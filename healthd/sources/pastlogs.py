@@ -22,7 +22,7 @@ from healthd.core.errors import SourceMissing, SourceUnreadable
 from healthd.sources.kmsg_records import RecordFilter
 from healthd.sources.pastlines import FORMATS, PLAIN, Dating, Format, LogLine
 
-_BLOCK_BYTES = 1 << 20
+_BLOCK_BYTES = 1 << 17  # of each file: a fleet's thousands are read side by side
 _SAMPLE_BYTES = 1 << 18
 _SAMPLE_LINES = 2000
 _LONGEST_BYTES = 1 << 20
@@ -166,7 +166,8 @@ def _blocks(path: Path, form: Format, torn: Callable[[], None]) -> Iterator[byte
                 if end and not dropping:
                     yield block + ends
                 if len(rest) > _LONGEST_BYTES:
-                    torn()
+                    if not dropping:
+                        torn()
                     rest, dropping = b"", True
     except (OSError, EOFError, zlib.error) as error:
         raise SourceUnreadable(f"{path}: cannot be read to its end: {error}") from error

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import subprocess
 import sys
 from argparse import Namespace
 from datetime import UTC, datetime, timedelta
@@ -39,6 +40,8 @@ from healthd.state.monitor import Monitor
 from healthd.state.store import Store
 from tests.support.judgement import at as after
 from tests.support.judgement import finding, looked
+from tests.support.limits import limit_s
+from tests.support.running import ROOT
 
 BEGIN = datetime(2026, 11, 1, tzinfo=UTC)
 FELL_OFF = "NVRM: Xid (PCI:0000:05:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."
@@ -361,6 +364,18 @@ def test_the_verb_tells_the_story(tmp_path: Path, empty: str) -> None:
     assert "policy nvidia, mode repair: 2.34 node-hours out" in answer.out
     assert "longest silence while a node was out or critical: 1.01 h (n1)" in answer.out
     assert "a job runs on for 2 h after the drain" in answer.out
+
+
+@pytest.mark.process
+def test_the_verb_reads_more_files_than_a_process_has_open_by_default(tmp_path: Path, empty: str) -> None:
+    """A fleet has a log for each node, and all of them are merged by time."""
+    days = [(day * DAY, "n1", FELL_OFF) for day in range(3)]
+    logs = [syslog(tmp_path, *days, name=f"{number}.log") for number in range(100)]
+    few = "import resource as r, sys; r.setrlimit(r.RLIMIT_NOFILE, (40, r.getrlimit(r.RLIMIT_NOFILE)[1]))"
+    argv = [sys.executable, "-c", f"{few}; from healthd.__main__ import main; sys.exit(main())", "replay"]
+    argv += ["--config", empty, *map(str, logs)]
+    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=limit_s(60), check=False)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_the_verb_passes_no_control_character_on(tmp_path: Path, empty: str) -> None:

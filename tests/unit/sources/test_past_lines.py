@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import tracemalloc
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -274,6 +275,18 @@ def test_a_log_larger_than_a_block_is_read_whole(tmp_path: Path) -> None:
     log = kept(tmp_path, text)
     assert len(read(log)) == len(range(0, total, 7))
     assert (log.lines, log.unread) == (total, 0)
+
+
+def test_logs_read_side_by_side_take_little_memory_each(tmp_path: Path) -> None:
+    """A fleet's logs are thousands of files, and a replay merges their lines: each has one block in memory."""
+    kept(tmp_path, "".join(f"[{number:>12}.000000] {XID}\n" for number in range(30_000)))
+    logs = [open_log(tmp_path / "node-7.log") for _ in range(8)]
+    tracemalloc.start()
+    streams = [log.read(NEEDLES) for log in logs]
+    assert len([next(stream) for stream in streams]) == 8
+    _, peak_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak_bytes < 8 * (1 << 20)
 
 
 # A record of several lines, as each form keeps it: dmesg and journalctl indent what follows the first line, syslog
