@@ -111,12 +111,12 @@ class _Show:
             self._daemon.wait(timeout=20)
 
     def _start(self) -> None:
-        argv = [sys.executable, "-m", "healthd", "run", "--config", str(self._machine.config)]
+        argv = [sys.executable, "-P", "-m", "healthd", "run", "--config", str(self._machine.config)]
         with (self._machine.folder / "log").open("ab") as log:
             self._daemon = subprocess.Popen(argv, stdout=log, stderr=log)
 
     def _wait_healthy(self) -> str:
-        argv = [sys.executable, "-m", "healthd", "check", "--socket", str(self._machine.socket)]
+        argv = [sys.executable, "-P", "-m", "healthd", "check", "--socket", str(self._machine.socket)]
         while self._time_is_left("a healthy verdict"):
             answered = (
                 subprocess.run(argv, capture_output=True, text=True, check=False)

@@ -118,6 +118,7 @@ class SimulatedMachine:
     def _configuration(self) -> str:
         reboot = [
             sys.executable,
+            "-P",
             "-m",
             "healthd.sim.machine",
             str(self.folder),

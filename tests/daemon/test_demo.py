@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 from subprocess import PIPE
 
 import psutil
@@ -20,12 +21,12 @@ from tests.support.scripts import load_script
 pytestmark = [pytest.mark.process, pytest.mark.slow]
 
 
-def demo(*options: str) -> tuple[int, str, str, float]:
-    """Run the demo as a person would: (exit code, stdout, stderr, seconds)."""
+def demo(*options: str, folder: Path = Path("/")) -> tuple[int, str, str, float]:
+    """Run the demo in a folder as a person would: (exit code, stdout, stderr, seconds)."""
     began = time.monotonic()
     done = subprocess.run(
-        [sys.executable, "-m", "healthd", "demo", *options],
-        cwd="/",
+        [sys.executable, "-P", "-m", "healthd", "demo", *options],
+        cwd=folder,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
@@ -35,9 +36,12 @@ def demo(*options: str) -> tuple[int, str, str, float]:
     return done.returncode, done.stdout, done.stderr, time.monotonic() - began
 
 
-def test_the_demo_repairs_a_node_in_under_a_minute() -> None:
-    """Exit 0, labelled SIMULATED, the timeline goes from fault to release, and the README's recording is of this."""
-    code, told, _, took_s = demo()
+def test_the_demo_repairs_a_node_in_under_a_minute(tmp_path: Path) -> None:
+    """Exit 0, labelled SIMULATED, the timeline goes from fault to release, and the README's recording is of this. Root
+    may call it in a folder of other users: nothing there is run."""
+    for name in ("msgspec", "structlog"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('a module of the working directory')\n")
+    code, told, _, took_s = demo(folder=tmp_path)
     assert code == 0
     assert took_s < limit_s(60)
     assert "SIMULATED p5.48xlarge" in told
