@@ -136,6 +136,8 @@ class JobVerdicts:
         self._began: OrderedDict[str, datetime] = OrderedDict()
         self._refused: OrderedDict[str, None] = OrderedDict()
         self._told_drain = ""
+        self._untold: datetime | None = None
+        """Since when slurmctld has not answered about the notices of that drain."""
         self.wake = threading.Event()
         self.counted: Counter[str] = Counter()
         """Jobs that ended here, by verdict."""
@@ -370,18 +372,21 @@ class JobVerdicts:
         return "" if end.blame is Blame.NODE else end.sentence  # that node says so itself
 
     def _tell_owners(self, stopping: Callable[[], bool]) -> Iterable[str]:
-        """Notify the jobs on this node of a new drain of ours, each drain once."""
-        remediation = self._holds() if self._slurm is not None else None
-        if self._slurm is None or remediation is None or remediation.id == self._told_drain:
+        """Notify the jobs on this node of a new drain of ours, each drain once. Where slurmctld did not answer it is
+        tried again a minute later: a job with the notice gets no other."""
+        remediation, now = self._holds() if self._slurm is not None else None, self._clock()
+        is_due = self._untold is not None and now - self._untold >= timedelta(seconds=_IDLE_S)
+        if self._slurm is None or remediation is None or (remediation.id == self._told_drain and not is_due):
             return
-        self._told_drain = remediation.id
+        self._told_drain, self._untold = remediation.id, None
         if remediation.by_command or not self._tells_of(remediation):
             return
         sentence = at_drain(self._node, remediation.code, part_of(remediation.component, self._names()))
         try:
             yield from tell_owners(self._slurm, sentence, stopping)
         except BackendError as error:
-            yield f"owners of jobs got no notice of the drain: {error}"
+            self._untold = now
+            yield f"owners of jobs got no notice of the drain yet: {error}"
 
     def _tells_of(self, remediation: Remediation) -> bool:
         diagnoses = self._monitor.diagnoses()

@@ -17,11 +17,13 @@ from healthd.core.model import NODE, Clearance, ClearsBy, Event, Mode, Remedy, S
 from healthd.job.blame import Blame, BlameEvidence, JobVerdict
 from healthd.job.job import Job, Stop
 from healthd.job.speakers import SpeaksFor
+from healthd.remediation.decide.remediation import Remediation
 from healthd.remediation.orchestrators.slurm.orchestrator import SlurmOrchestrator
+from healthd.remediation.ports import Hold
 from healthd.state.monitor import Monitor
 from healthd.state.store import Store
-from tests.support.judgement import START, finding, looked
-from tests.unit.remediation.slurm.test_job_comments import Slurmctld
+from tests.support.judgement import START, a_remediation, finding, looked
+from tests.unit.remediation.slurm.test_job_comments import SharedNode, Slurmctld
 
 JOB = Job(id="4711", user="alice", nodes="n[1-2]", start=START - timedelta(hours=1), end=START, exit_code=3, signal=0)
 AT_FAULT = JobVerdict(blame=Blame.NODE, why="XID 79")
@@ -56,6 +58,7 @@ def daemon(
     clock: Callable[[], datetime] | None = None,
     *,
     monitor: Monitor | None = None,
+    holds: Callable[[], Remediation | None] = lambda: None,
 ) -> JobVerdicts:
     """The judge of a daemon that starts; nothing is to be told where the cluster is not Slurm."""
     return JobVerdicts(
@@ -66,7 +69,7 @@ def daemon(
         mode=mode,
         section=SlurmSection(),
         slurm=slurm,
-        holds=lambda: None,
+        holds=holds,
         clock=clock or (lambda: now),
     )
 
@@ -235,6 +238,25 @@ def test_when_a_job_began_that_is_not_known_no_earlier_fault_is_its_own(world: W
     monitor.clear(Clearance(by=ClearsBy.JOB_END), START + timedelta(seconds=1))
     verdict = daemon(world.store, monitor=monitor).judge(FAILED, (), START)[1]
     assert [each.code for each in verdict.evidence] == ["gpu.xid.31"]
+
+
+def test_owners_get_the_notice_of_a_drain_once_slurmctld_answers(world: World) -> None:
+    """It was restarted just as the node was drained: asked again a minute later, and no job gets the notice twice."""
+    node, times = SharedNode(silent="10"), iter([0, 0, 30, 60])
+    verdicts = daemon(
+        world.store,
+        SlurmOrchestrator(node="n1", run=node),
+        clock=lambda: START + timedelta(seconds=next(times)),
+        holds=lambda: a_remediation(hold=Hold(text="healthd: x [c1]", user="root", stamp=1)),
+    )
+    silent = verdicts.tell()[1]
+    assert any("owners of jobs got no notice of the drain yet: " in each for each in silent)
+    assert node.notified == ["8"]
+    node.silent = ""
+    assert verdicts.tell()[1] == ()
+    verdicts.tell()
+    verdicts.tell()
+    assert node.notified == ["8", "10"]
 
 
 @pytest.mark.parametrize(("priority", "comment"), [("0", "healthd: held (launch failed requeued held): "), ("1", "")])
