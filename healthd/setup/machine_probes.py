@@ -25,7 +25,7 @@ from healthd.checklib.pci import efa_functions, pci_gpus
 from healthd.checklib.tables import instance_profile
 from healthd.config.schema.config import Config
 from healthd.core.check import discover
-from healthd.core.errors import SourceError, SourceMissing, SourceTimeout, SourceUnreadable
+from healthd.core.errors import NoDaemon, SourceError, SourceMissing, SourceTimeout, SourceUnreadable
 from healthd.core.model import Result, Status
 from healthd.observe.runner import run_check
 from healthd.setup.doctor import DoctorResult, DoctorStatus
@@ -47,6 +47,7 @@ _BY_CHECKS: Mapping[str, bool] = {
 }
 """Check to whether healthd works without what the check needs."""
 
+_LOG = "read the log of the daemon, `journalctl -u healthd`, or that of this pod"
 _NO_RECORD = (b"\0no record holds this",)  # the log is opened and read, and no record is kept
 
 
@@ -148,11 +149,16 @@ def _folder(about: str, path: str, setting: str) -> DoctorResult:
 
 
 def _daemon(socket: str) -> DoctorResult:
-    answered = ask(socket, Request(arguments=("status", "--json")), lambda _: None)
+    try:
+        answered = ask(socket, Request(arguments=("status", "--json")), lambda _: None)
+    except NoDaemon as error:
+        return DoctorResult.not_reported("daemon", str(error), _LOG)
     if answered is None:
         start = "see the log of this pod" if os.environ.get("KUBERNETES_SERVICE_HOST") else "systemctl start healthd"
         fix = f"{start}, or `healthd run`; name a moved socket with --socket or HEALTHD_SOCKET"
         return DoctorResult.missing("daemon", f"no daemon answers at {socket}", fix)
+    if answered.code:
+        return DoctorResult.not_reported("daemon", answered.err.strip(), _LOG)
     status = json.loads(answered.out)
     why = f"answers at {socket}: {status['verdict']}, in mode {status['mode']}"
     return DoctorResult.ok("daemon", why)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import socket
+import threading
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
+from healthd.api.wire import Reply, write_answer
 from healthd.config.load import load
 from healthd.config.schema.config import Config
 from healthd.core.check import discover
@@ -109,6 +112,35 @@ def test_folders_and_the_kernel_log(config: Config, tmp_path: Path) -> None:
     assert list(tmp_path.glob("machine/tmp*")) == []
     daemon = line(config, "daemon")
     assert (daemon.status, "systemctl start" in daemon.fix) == (DoctorStatus.MISSING, True)
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        (write_answer(Reply(code=2, err="healthd: the daemon failed to answer: x\n")), "failed to answer: x"),
+        (b"healthd/1 0 999 0\ncut", "answer is incomplete"),
+    ],
+)
+def test_a_daemon_that_answers_with_an_error_is_unknown_by_its_words(
+    config: Config, tmp_path: Path, answer: bytes, why: str
+) -> None:
+    """The fix is its log, and no traceback of the doctor's own is shown."""
+    path = tmp_path / "s"
+    with socket.socket(socket.AF_UNIX) as door:
+        door.bind(str(path))
+        door.listen()
+        threading.Thread(target=_answers, args=(door, answer), daemon=True).start()
+        (daemon,) = machine_probes(config, str(path))["daemon"]()
+    assert (daemon.status, why in daemon.why) == (DoctorStatus.NOT_REPORTED, True)
+    assert "journalctl -u healthd" in daemon.fix
+
+
+def _answers(door: socket.socket, answer: bytes) -> None:
+    client, _ = door.accept()
+    with client:
+        while client.recv(65536):
+            pass
+        client.sendall(answer)
 
 
 def test_a_state_that_a_boot_empties_is_missing_in_mode_repair(config: Config, tmp_path: Path) -> None:
