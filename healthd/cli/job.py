@@ -54,9 +54,10 @@ def answer(options: Namespace) -> Reply:
         from healthd.cli.job_compare import answer as compared
 
         return compared(options, config)
-    own, names = _own(options)
     job, nodes, problem = _of_slurm(options.job, config)
-    ends = _of_ledger(options.job, config)
+    number = job.id if job is not None else options.job  # of 4711_3, by which nodes and controllers know the task
+    own, names = _own(options, number)
+    ends = _of_ledger(number, config)
     data = job_data(options.job, job, own, nodes, problem=problem if job is None and not ends else "", ends=ends)
     code = EXIT_CODE[Blame(data["verdict"])]
     if options.json:
@@ -64,10 +65,10 @@ def answer(options: Namespace) -> Reply:
     return Reply(code=code, out=job_text(data, names), err=f"healthd: {problem}\n" if problem else "")
 
 
-def _own(options: Namespace) -> tuple[Sequence[Mapping[str, Any]], DeviceNames]:
+def _own(options: Namespace, job: str) -> tuple[Sequence[Mapping[str, Any]], DeviceNames]:
     """The verdicts of this node's daemon, oldest first, and its names of devices; none where no daemon answers."""
     try:
-        reply = ask(socket_path(options), Request(arguments=("job", options.job, "--json")), talk)
+        reply = ask(socket_path(options), Request(arguments=("job", job, "--json")), talk)
     except HealthdError:
         return (), DeviceNames()  # a head node, or a user who may not ask: what slurmctld has is the answer
     if reply is None or reply.code:
