@@ -52,22 +52,15 @@ def gpu_holders(proc_root: Path, dev_root: Path) -> tuple[Holder, ...]:
 
 
 def _holder(pid: int, process: Path) -> Holder:
-    group = _cgroup(process)
+    group = _text(process / "cgroup")
     units = _UNIT.findall(group)
     return Holder(
         pid=pid,
-        name=_name(process),
+        name=_text(process / "comm").strip() or "?",
         state=_state(process),
         unit=units[-1] if units else "",
         is_pod="kubepods" in group,
     )
-
-
-def _cgroup(process: Path) -> str:
-    try:
-        return (process / "cgroup").read_text()
-    except OSError:  # ended since it was found
-        return ""
 
 
 def _has_gpu_open(fd_dir: Path, prefix: str) -> bool:
@@ -91,15 +84,15 @@ def _link(path: Path) -> str:
         return ""
 
 
-def _name(process: Path) -> str:
-    try:
-        return (process / "comm").read_text().strip()
-    except OSError:  # ended since it was found
-        return "?"
-
-
 def _state(process: Path) -> str:
+    """The word behind the name, which may itself hold blanks and brackets."""
+    words = _text(process / "stat").rpartition(")")[2].split()
+    return words[0] if words else "?"
+
+
+def _text(path: Path) -> str:
+    """The text, or "" where the process has ended since it was found. A user may give names that are no UTF-8."""
     try:
-        return (process / "stat").read_text().rpartition(")")[2].split()[0]
-    except (OSError, IndexError):  # ended since it was found
-        return "?"
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""

@@ -26,6 +26,16 @@ def test_a_process_in_uninterruptible_sleep_is_told(trees: tuple[Path, Path]) ->
     assert [holder.state for holder in gpu_holders(proc, dev)] == ["D", "?"]
 
 
+def test_a_name_that_is_no_text_hides_nothing(trees: tuple[Path, Path]) -> None:
+    """Any user may name a process, and a control group of their own, with any bytes: the engine reads them all."""
+    proc, dev = trees
+    (proc / "9" / "comm").write_bytes(b"job\xff\n")
+    (proc / "9" / "stat").write_bytes(b"9 (job\xff) D 1 9 9 0")
+    (proc / "9" / "cgroup").write_bytes(b"0::/user.slice/\xff.service\n")
+    holder, other = gpu_holders(proc, dev)
+    assert (holder.name, holder.state, holder.unit, other.name) == ("job\ufffd", "D", "\ufffd.service", "job100")
+
+
 def test_a_real_process_with_a_real_descriptor_is_found(tmp_path: Path) -> None:
     """Against this very process in the true /proc: it has a file of that name open, until it closes it."""
     proc = tmp_path / "proc"
