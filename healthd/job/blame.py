@@ -13,7 +13,7 @@ from enum import StrEnum
 
 from msgspec import Struct
 
-from healthd.core.model import Component, Severity
+from healthd.core.model import Severity
 from healthd.job.job import Job, Stop
 from healthd.job.speakers import BlameTable, SpeaksFor
 from healthd.judge.history import Fault
@@ -22,6 +22,8 @@ _SLACK = timedelta(seconds=2)
 """Of two clocks with whole seconds, and of a kernel record whose time counts from the boot."""
 JOB_EVENT = "job"
 """The kind of the audit trail's lines about jobs."""
+_FEWER = "gpu.count.off_bus"
+"""The finding that counts GPUs, and does not say which one is gone."""
 CASCADE = timedelta(minutes=10)
 """A job's own error that precedes a fault of the node by no more than this may have ended the job first."""
 
@@ -123,7 +125,7 @@ def _evidence(job: Job, fault: Fault, classes: BlameTable) -> BlameEvidence | No
         return None
     if speaks_for is not SpeaksFor.NODE and _is_of_another(job, fault):
         return None
-    if speaks_for is SpeaksFor.NODE and (before or not _may_be_its_own(job, fault.component)):
+    if speaks_for is SpeaksFor.NODE and (before or not _may_be_its_own(job, fault)):
         speaks_for = SpeaksFor.UNCLEAR
     if before and speaks_for is SpeaksFor.JOB:
         return None
@@ -161,6 +163,14 @@ def _is_of_another(job: Job, fault: Fault) -> bool:
     return bool(named) and named.isdisjoint((job.id, f"job:{job.id}"))
 
 
-def _may_be_its_own(job: Job, component: Component) -> bool:
-    """Whether the part was the job's, or every job's: on a shared node a GPU may be another's."""
-    return component.kind != "gpu" or not job.gpus or not job.gpus.isdisjoint(component.aliases)
+def _may_be_its_own(job: Job, fault: Fault) -> bool:
+    """Whether the part was the job's, or every job's: on a shared node a GPU may be another's, also one that is only
+    missing from their number."""
+    if not job.gpus:
+        return True
+    if fault.component.kind == "gpu":
+        return not job.gpus.isdisjoint(fault.component.aliases)
+    if (index := str(fault.evidence.get("gpu", ""))).isdecimal():  # of a line that names its GPU by number alone
+        return index in job.gpus
+    number = fault.evidence.get("expected", fault.evidence.get("limit"))
+    return fault.code != _FEWER or not isinstance(number, int | float) or len(job.gpus) >= number

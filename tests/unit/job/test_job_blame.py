@@ -70,6 +70,21 @@ def test_an_end_without_a_finding_is_the_jobs() -> None:
     assert not verdict.is_critical
 
 
+@pytest.mark.parametrize("evidence", [{"expected": 8}, {"limit": 8.0, "found": 7.0}])
+def test_a_count_of_gpus_does_not_say_whose_gpu_is_gone(evidence: Mapping[str, object]) -> None:
+    """Two jobs share the node, and GPU 3 of one of them falls off the bus: the other may have failed by itself. A job
+    with all GPUs has lost one of its own."""
+    gone = fault("gpu.count.off_bus", component=NODE, clears_by=None, evidence=evidence)
+    half, whole = frozenset("4567"), frozenset("01234567")
+    assert judged(fault("gpu.xid.79"), gone, job=replace(JOB, gpus=half)).blame is Blame.UNKNOWN
+    silent = fault("gpu.gsp.silent", severity=Severity.WARNING, component=NODE, evidence={"gpu": "3"})
+    assert judged(silent, job=replace(JOB, gpus=half)).blame is Blame.UNKNOWN
+    assert judged(silent, job=replace(JOB, gpus=whole)).blame is Blame.NODE
+    for gpus in (whole, frozenset[str]()):
+        assert judged(gone, job=replace(JOB, gpus=gpus)).blame is Blame.NODE
+    assert judged(fault("gpu.xid.79"), gone, job=replace(JOB, gpus=frozenset("0123"))).blame is Blame.NODE
+
+
 def test_the_third_job_that_meets_an_error_on_one_gpu_is_not_called_its_cause() -> None:
     """XID 31 is a program's error; that three programs met it on the same GPU makes that suspect. Another job that ends
     there, without it, has no part in that."""
