@@ -16,6 +16,8 @@ from typing import Any, TextIO, cast
 import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
 
+from healthd.observe.text_lines import printable
+
 SENTENCES: Mapping[str, str] = {
     "clock.set": "{change}: every check runs again, and times that are remembered are moved with it{undated}",
     "daemon.ended_early": "healthd stopped with work under way ({left}): it is found again at the next start",
@@ -86,10 +88,11 @@ def add_sentence(_logger: WrappedLogger, _level: str, line: EventDict) -> EventD
 
 
 def message_first(_logger: WrappedLogger, _level: str, line: EventDict) -> EventDict:
-    """The line as a terminal shows it: the sentence, and the name of the event behind it."""
+    """The line as a terminal shows it: the sentence, and the name of the event behind it. A user may have named the
+    process in it: no control character reaches the terminal."""
     if "message" in line:
         line["event"], line["name"] = line.pop("message"), line["event"]
-    return line
+    return {key: printable(each.replace("\n", "; ")) if isinstance(each, str) else each for key, each in line.items()}
 
 
 def _renderers(*, on_terminal: bool) -> list[Processor]:

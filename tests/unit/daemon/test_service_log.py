@@ -65,6 +65,15 @@ def test_a_terminal_shows_the_sentence(monkeypatch: pytest.MonkeyPatch, no_color
     assert "nothing to do" in plain
 
 
+def test_a_terminal_gets_no_control_character(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Any user may name a process that the engine waits for."""
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setattr(sys, "stderr", terminal := Terminal())
+    service_logger("info").info("engine", message="waiting for 7 \x1b]0;owned\x07\nto end", step="\x1b[2J")
+    assert "waiting for 7 ?]0;owned?; to end" in terminal.getvalue()
+    assert "\x1b" not in terminal.getvalue()
+
+
 class Full(io.StringIO):
     """A stderr on a disk that a user has filled."""
 
