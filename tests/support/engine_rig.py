@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime, timedelta
+from functools import cache
 from pathlib import Path
 
 from msgspec import Struct
@@ -56,6 +57,7 @@ OUT = Command(verb=Verb.QUARANTINE, who="uid 0", why="psu looks odd")
 IN = Command(verb=Verb.RELEASE, who="uid 0", why="psu was changed")
 BOOT_TAKES_S = 40.0
 MACHINE_TAKES_S = 120.0
+_ends_by = cache(ends_by)  # it looks for all checks each time
 
 # ---------------------------------------------------------------------------------------------------------------------
 # the checks
@@ -302,7 +304,7 @@ class World:
     # -- what is known of what was -------------------------------------------------------------------------------------
 
     def ends_by(self, code: str) -> ClearsBy | None:
-        return ends_by(code)
+        return _ends_by(code)
 
     def booted_at(self) -> datetime:
         return self.booted
