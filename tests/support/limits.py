@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 
 _TIMES = 10.0
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.02, 0.2
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.02, 0.4
 _AFTER_A_SLOW_LOOK, _AT_MOST_S = 2.0, 3.0
 
 

@@ -53,7 +53,7 @@ timeout_s = 20
 mode = "{mode}"
 reboot_timeout_s = {reboot_timeout_s}
 replace_timeout_s = 300
-settle_s = 0.3
+settle_s = 0.5
 max_attempts = 1
 opt_out_file = ""
 [budget]

@@ -7,7 +7,7 @@ from pathlib import Path
 _SECTIONS = """
 [remediation]
 mode = "{mode}"
-settle_s = 0.2
+settle_s = 0.5
 opt_out_file = ""
 {more}
 [policy]

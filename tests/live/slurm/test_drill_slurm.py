@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.slurm, pytest.mark.process]
 SECTIONS = """
 [remediation]
 mode = "quarantine"
-settle_s = 0.2
+settle_s = 0.5
 opt_out_file = ""
 [budget]
 max_out = 2

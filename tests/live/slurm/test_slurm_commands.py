@@ -21,7 +21,7 @@ FEATURE = "healthd-opt-out"
 SECTIONS = """
 [remediation]
 mode = "{mode}"
-settle_s = 0.2
+settle_s = 0.5
 opt_out_file = ""
 [budget]
 max_out = {max_out}

@@ -25,7 +25,7 @@ ROW_REMAP = "NVRM: Xid (PCI:{pci}): 63, pid=4242, name=python3, Row Remapper: Ne
 SECTIONS = """
 [remediation]
 mode = "quarantine"
-settle_s = 0.2
+settle_s = 0.5
 opt_out_file = ""
 [budget]
 max_out = 8

@@ -21,7 +21,7 @@ NAME, PCI, FEATURE = "n0001", "0000:05:00", "healthd-opt-out"
 SECTIONS = """
 [remediation]
 mode = "quarantine"
-settle_s = 0.2
+settle_s = 0.5
 opt_out_file = "{opt_out}"
 [budget]
 max_out = 8

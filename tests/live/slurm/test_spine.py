@@ -25,7 +25,7 @@ PCI = "0000:05:00"
 QUARANTINE = """
 [remediation]
 mode = "quarantine"
-settle_s = 0.2
+settle_s = 0.5
 opt_out_file = ""
 [budget]
 max_out = {max_out}

@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.slurm, pytest.mark.process]
 PAGE = "docs/tutorial/first-cluster.md"
 SECTIONS = """
 [remediation]
-settle_s = 0.2
+settle_s = 0.5
 [budget]
 settle_s = 0.2
 [orchestrator]
