@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from healthd.api.controller_stats import ControllerStats, FenceStatus, IncidentStatus
 from healthd.config.schema.notify import NotifySection
 from healthd.core.model import Severity
+from healthd.notify.delivery import Receiver
 from healthd.notify.message import Sender
 from healthd.notify.news import AGAIN_S, FLEET, LASTS_S, PAGED, Topic, TopicAbout
 from healthd.notify.notifier import Notifier, still_told
@@ -34,9 +35,20 @@ def controller_notifier(
     """The notifier of the controller ``name``, or None where no receiver is configured. ``kept``: the state that the
     notifier before it gave to ``keep``. ``state_dir``: the controller's."""
     channels = {name: each for name, each in channels_of(notify, state_dir).items() if not each.service}
+    return leader_notifier(channels, notify, stats, name=name, kept=kept, keep=keep) if channels else None
+
+
+def leader_notifier(
+    channels: Mapping[str, Receiver],
+    notify: NotifySection,
+    stats: ControllerStats,
+    *,
+    name: str,
+    kept: str,
+    keep: Callable[[str], None],
+) -> Notifier:
+    """The same for these receivers."""
     before = still_told(kept)
-    if not channels:
-        return None
     return Notifier(
         channels,
         per_hour=notify.per_hour,

@@ -68,7 +68,9 @@ def kubernetes(seeds: range, hours: float) -> int:
         except Violation as violation:
             out(f"VIOLATED with SEED={seed} HOURS={hours:g}: {violation}")
             return 1
-        out(f"seed {seed}: {fleet.mode}, drains {fleet.drains}, evictions {fleet.evictions}, kills {fleet.kills}")
+        told = f"messages {fleet.pager.messages}, pages {fleet.pager.pages}"
+        acts = f"drains {fleet.drains}, evictions {fleet.evictions}, kills {fleet.kills}"
+        out(f"seed {seed}: {fleet.mode}, {acts}, {told}")
     return 0
 
 

@@ -16,12 +16,14 @@ from msgspec.structs import replace
 
 from healthd.agent.wiring import Cluster as ClusterParts
 from healthd.agent.wiring import timeouts_of
+from healthd.api.controller_stats import SYNC_RESULTS, ControllerStats
 from healthd.config.schema.config import Config
 from healthd.controller.kube_watch import KubeWatch, WatchSettings
 from healthd.controller.kubernetes import KubernetesSync
 from healthd.core.check import judged
 from healthd.core.errors import BackendError, BackendUnknown, StoreError
-from healthd.core.model import Component, Finding, Mode, Outcome, Remedy, Severity
+from healthd.core.model import Action, Component, Finding, Mode, Outcome, Remedy, Severity
+from healthd.notify.notifier import Notifier
 from healthd.remediation.decide.fleet import CLUSTER
 from healthd.remediation.decide.ledger import repairs_of
 from healthd.remediation.decide.policy import Rules
@@ -48,6 +50,7 @@ from healthd.remediation.ports import NodeView
 from healthd.state.monitor import Monitor
 from healthd.state.store import IN_MEMORY, Store
 from tests.simulation.daemon import CHECKS, LEVEL, LOG, BootAlone
+from tests.simulation.kube_messages import Pager, agent_notifier, leader_notifier
 from tests.simulation.kube_server import NAMESPACE, Client, Server
 from tests.simulation.timeline import Timeline, WallClock, shown
 from tests.support.engine_wire import Killed
@@ -154,6 +157,7 @@ class Machine:
             clock=fleet.wall.now,
             chance=fleet.random.random,
         )
+        self.notifier = fleet.notifier(fleet.pager, self.name, self.monitor, self.engine, self.store)
         self.look()
 
     def _known(self) -> AgentState:
@@ -190,6 +194,7 @@ class Machine:
             if self.remediation is not None or self.faults or s >= self.idle_until_s:
                 self.idle_until_s = s + IDLE_S
                 self.engine.reconcile(self._fleet.wall.now())
+                self.notifier.tick(self._fleet.wall.now())
         except Killed:
             self.kill()
 
@@ -248,11 +253,19 @@ class Controller:
 
     def start(self) -> None:
         fleet = self._fleet
-        api = Client(fleet.server, f"controller {self._name}", fleet.trouble)
+        self._api = Client(fleet.server, f"controller {self._name}", fleet.trouble)
         identity = f"{self._name}-{fleet.random.getrandbits(32):08x}"
-        self._lead = lead = Leadership(api, namespace=NAMESPACE, identity=identity, monotonic_s=fleet.timeline)
-        notes = partial(LeaseNotes, api, namespace=NAMESPACE, leads=lead.check)
-        self.counted = KubeFleet(
+        self._lead = Leadership(self._api, namespace=NAMESPACE, identity=identity, monotonic_s=fleet.timeline)
+        self._notes = partial(LeaseNotes, self._api, namespace=NAMESPACE, leads=self._lead.check)
+        self.alive = True
+        self._leads, self._sync = False, self._new_sync()
+        self._stats = ControllerStats(
+            orchestrator="kubernetes", provisioner="none", mode=fleet.mode, leads=lambda: self._leads
+        )
+
+    def _new_sync(self) -> KubernetesSync:
+        fleet, api, lead, notes = self._fleet, self._api, self._lead, self._notes
+        counted = KubeFleet(
             api,
             namespace=NAMESPACE,
             quotas={CLUSTER: fleet.granted},
@@ -289,25 +302,42 @@ class Controller:
             clock=fleet.wall.now,
             monotonic_s=fleet.timeline,
         )
-        self.alive, self._sync = True, KubernetesSync(self.counted, drain, None, mode=fleet.mode, watch=watch)
+        return KubernetesSync(counted, drain, None, mode=fleet.mode, watch=watch)
 
     def turn(self) -> None:
         if not self.alive:
             return
         try:
-            if self._lead.attempt():
-                self._sync(self._fleet.wall.now())
-        except (BackendError, StoreError):
-            return  # the next sync
+            led, self._leads = self._leads, self._lead.attempt()
+            if self._leads:
+                self._lead_on(begins=not led)
+            elif led:
+                self._stats.left_lead()
+        except BackendError:
+            return  # the next turn
         except Killed:
             self.alive = False
             self._fleet.timeline.after(30.0, self.start)
 
+    def _lead_on(self, *, begins: bool) -> None:
+        stats, now = self._stats, self._fleet.wall.now()
+        if begins:
+            self._sync = self._new_sync()
+            stats.took_lead()
+            stats.notifier = leader_notifier(self._fleet.pager, stats, self._notes())
+        try:
+            stats.statuses = self._sync(now)
+            stats.ended(SYNC_RESULTS[0], 0.0, "")
+        except (BackendError, StoreError) as error:
+            stats.ended(SYNC_RESULTS[1], 0.0, str(error))
+        assert stats.notifier is not None
+        stats.notifier.tick(now)
+
 
 class KubeSimulation:
     """``seed`` decides all. ``live`` lets it live for so many hours, then ends all trouble and waits until the fleet is
-    as it was. Raises Violation. ``orchestrator``: another one, and ``granted``: another
-    limit for the controllers, with a fault that is to be found."""
+    as it was. Raises Violation. ``orchestrator`` and ``notifier``: another one, and ``granted``: another limit for the
+    controllers, with a fault that is to be found."""
 
     def __init__(
         self,
@@ -317,8 +347,9 @@ class KubeSimulation:
         max_out: int = 2,
         granted: int = 2,
         orchestrator: type[SimNode] = SimNode,
+        notifier: Callable[[Pager, str, Monitor, Engine, Store], Notifier] = agent_notifier,
     ) -> None:
-        self.orchestrator, self.granted = orchestrator, granted
+        self.orchestrator, self.notifier, self.granted = orchestrator, notifier, granted
         self.random, self.timeline, self.server = Random(seed), Timeline(), Server()  # noqa: S311 - a fleet, no secret
         self.wall, self.max_out = WallClock(self.timeline), max_out
         self.mode = self.random.choice((Mode.QUARANTINE, Mode.REPAIR))
@@ -326,6 +357,7 @@ class KubeSimulation:
         self.calm, self.outage_until_s = True, 0.0
         self.by_admin: dict[str, set[str]] = {}
         self.trail: list[str] = []
+        self.pager = Pager(self.random, lambda: not self.calm, self._note)
         self.drains = self.evictions = self.kills = self._pods = 0
         self.server.written = self._written
         self.server.put(ResourceKind.LEASE, {"metadata": {"name": LEASE}, "spec": {}})
@@ -475,6 +507,7 @@ class KubeSimulation:
             self.server.drop(ResourceKind.POD, pod, by="gc")
         self.server.drop(ResourceKind.NODE, name)
         self.by_admin.pop(name)
+        self.pager.forget(name)
         self._note(f"{name}: deleted")
         self.add(f"n{self.server.version}")
 
@@ -573,6 +606,8 @@ class KubeSimulation:
         """No faulty node is in service while the budget has room, but one whose fault an operator acknowledged."""
         out = {name for name in self.machines if hold_of(node_of(self._node(name))) is not None}
         room = self.max_out - len(out | _claims(self._lease()))
+        for name, machine in self.machines.items():
+            self._is_told(name, machine)
         for name, machine in self.machines.items() if room > 0 else ():
             known = [fault for fault in machine.monitor.history.faults.values() if not fault.acknowledged]
             is_held = hold_of(node_of(self._node(name))) is not None or machine.remediation is not None
@@ -581,7 +616,19 @@ class KubeSimulation:
                     self._story(f"{name} is in service with {sorted(machine.faults)}: {self._why(machine)}")
                 )
 
+    def _is_told(self, name: str, machine: Machine) -> None:
+        """A fault is reported, and that an operator is needed is paged."""
+        diagnoses = [each for each in machine.monitor.diagnoses() if not machine.monitor.is_acknowledged(each)]
+        if not machine.up or machine.engine is None:
+            return
+        if diagnoses and not self.pager.of(name):
+            raise Violation(self._story(f"{name} has {diagnoses[0].code}, and says nothing: {self._why(machine)}"))
+        if machine.engine.decision.action is Action.PAGE and not self.pager.is_paged(name):
+            raise Violation(self._story(f"{name} pages nobody: {machine.engine.decision.reason}"))
+
     def _is_as_it_was(self) -> None:
+        if standing := {who: said for who, said in self.pager.standing.items() if said}:
+            raise Violation(self._story(f"messages are not over: {standing}"))
         for name, machine in self.machines.items():
             node, notes = self._node(name), self._node(name)["metadata"].get("annotations") or {}
             left = [each["key"] for each in node["spec"].get("taints", [])]
