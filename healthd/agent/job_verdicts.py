@@ -27,7 +27,7 @@ from healthd.job.blame import JOB_EVENT, Blame, JobVerdict, blame
 from healthd.job.held import release_words
 from healthd.job.job import Job, Stop, job_of, stopped
 from healthd.job.speakers import blame_table
-from healthd.job.text import at_drain, held_sentence, in_trail, node_sentence, nodes_sentence, part_of
+from healthd.job.text import at_drain, found, held_sentence, in_trail, node_sentence, nodes_sentence, part_of
 from healthd.judge.history import Fault
 from healthd.remediation.decide.blame_limit import drained_before
 from healthd.remediation.decide.remediation import Remediation
@@ -315,9 +315,8 @@ class JobVerdicts:
             began=job.start,
         )
         if verdict.blame is Blame.NODE and verdict.root is not None:
-            drained = self._holds() is not None
-            text = node_sentence(self._node, verdict.root, self._names(), drained=drained, requeued=False)
-            return replace(note, sentence=text)
+            fault = found(verdict.root, self._names())
+            return replace(note, sentence=node_sentence(self._node, fault, drained=self._holds() is not None))
         if next(unfolded(job.nodes), self._node) != self._node:
             return None
         if sum(1 for _ in unfolded(job.nodes)) <= 1:

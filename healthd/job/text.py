@@ -28,28 +28,20 @@ def what_of(code: str) -> str:
     return f"XID {number}" if number != code and number.isdigit() else code
 
 
+def fault_words(part: str, code: str) -> str:
+    """``GPU 3 XID 79``; "" where neither is known."""
+    return " ".join(filter(None, (part, what_of(code))))
+
+
 def found(evidence: BlameEvidence, names: Collection[Component]) -> str:
     """``GPU 3 XID 79 12:03:07``, in UTC."""
-    words = (part_of(evidence.component, names), what_of(evidence.code), f"{evidence.at:%H:%M:%S}")
-    return " ".join(filter(None, words))
+    return f"{fault_words(part_of(evidence.component, names), evidence.code)} {evidence.at:%H:%M:%S}"
 
 
-def node_sentence(
-    node: str, root: BlameEvidence, names: Collection[Component], *, drained: bool, requeued: bool
-) -> str:
-    """``node gpu-213 GPU 3 XID 79 12:03:07; drained; requeued``: the sentence of the node that is to blame."""
-    return _node_sentence(node, found(root, names), drained=drained, requeued=requeued)
-
-
-def summarized_sentence(node: str, part: str, code: str, *, drained: bool, requeued: bool) -> str:
-    """The same by the node's summary, which has no time of the fault, and no fault once that is over."""
-    what = " ".join(filter(None, (part, what_of(code))))
-    return _node_sentence(node, what, drained=drained, requeued=requeued)
-
-
-def _node_sentence(node: str, what: str, *, drained: bool, requeued: bool) -> str:
-    done = ["drained" if drained else "not drained", *(["requeued"] if requeued else [])]
-    return "; ".join([" ".join(filter(None, (f"{_NODE}{node}", what))), *done])
+def node_sentence(node: str, fault: str, *, drained: bool) -> str:
+    """``node gpu-213 GPU 3 XID 79 12:03:07; drained``: the sentence of the node that is to blame. ``fault``: of its
+    summary without a time, and "" once it is over."""
+    return f"{_NODE}{' '.join(filter(None, (node, fault)))}; {'drained' if drained else 'not drained'}"
 
 
 def nodes_sentence(size: int, not_known: Sequence[str], faulty: Sequence[str]) -> str:
@@ -106,9 +98,8 @@ def advice(blame: Blame | None, *, requeued: bool, release: str = "", state: str
 
 def at_drain(node: str, code: str, part: str) -> str:
     """The sentence for the owner of a job on a node that is being drained."""
-    what = " ".join(filter(None, (part, what_of(code))))
     return (
-        f"fault on node {node} of your job ({what}): the node takes no new jobs, "
+        f"fault on node {node} of your job ({fault_words(part, code)}): the node takes no new jobs, "
         "and your job goes on for as long as it can, so save a checkpoint if it is able to"
     )
 

@@ -10,7 +10,7 @@ from msgspec import Struct
 from healthd.core.model import Severity
 from healthd.job.blame import Blame
 from healthd.job.speakers import SpeaksFor, blame_table
-from healthd.job.text import nodes_sentence, summarized_sentence
+from healthd.job.text import fault_words, node_sentence, nodes_sentence
 from healthd.remediation.records.summary import NodeState, NodeSummary
 
 _FAULTY = frozenset({NodeState.CRITICAL, NodeState.HELD, NodeState.DRAINING, NodeState.REPAIRING})
@@ -49,9 +49,8 @@ def summarized_end(
     for name in names:
         summary = summaries.get(name)
         if summary is not None and summary.job == run:
-            sentence = summarized_sentence(
-                name, summary.component, summary.code, drained=summary.state in _OUT, requeued=False
-            )
+            fault = fault_words(summary.component, summary.code)
+            sentence = node_sentence(name, fault, drained=summary.state in _OUT)
             return SummarizedEnd(blame=Blame.NODE, sentence=sentence, code=summary.code, node=name)
     faulty = [name for name in names if (each := summaries.get(name)) is not None and each.state in _FAULTY]
     tell = {name for name in names if name not in dead and _tells(summaries.get(name), began=began, ended=ended)}

@@ -15,13 +15,13 @@ from healthd.job.text import (
     advice,
     at_drain,
     at_end,
+    fault_words,
     found,
     held_sentence,
     in_trail,
     node_sentence,
     nodes_sentence,
     part_of,
-    summarized_sentence,
     verdict_of,
     what_of,
 )
@@ -39,11 +39,9 @@ RELEASE = "release it by `scontrol release 7`"
 
 def test_the_sentence_of_the_node_that_is_to_blame() -> None:
     """Node, GPU by its index, XID, time, and what was done."""
-    told = node_sentence("gpu-213", ROOT, [GPU], drained=True, requeued=True)
-    assert told == "node gpu-213 GPU 3 XID 79 12:03:07; drained; requeued"
-    assert node_sentence("n1", ROOT, [], drained=False, requeued=False) == (
-        "node n1 gpu:0000:05:00 XID 79 12:03:07; not drained"
-    )
+    told = node_sentence("gpu-213", found(ROOT, [GPU]), drained=True)
+    assert told == "node gpu-213 GPU 3 XID 79 12:03:07; drained"
+    assert node_sentence("n1", found(ROOT, []), drained=False) == "node n1 gpu:0000:05:00 XID 79 12:03:07; not drained"
 
 
 def test_parts_and_codes_have_the_names_that_people_use() -> None:
@@ -173,9 +171,9 @@ def test_the_sentence_at_the_end_tells_how_the_job_goes_on() -> None:
 
 def test_a_node_is_to_blame_by_its_summary_as_well() -> None:
     """Without the time of the fault, which a summary does not have."""
-    told = summarized_sentence("n1", "GPU 3", "gpu.xid.79", drained=True, requeued=True)
-    assert told == "node n1 GPU 3 XID 79; drained; requeued"
-    assert verdict_of((told,)) is Blame.NODE
+    told = node_sentence("n1", fault_words("GPU 3", "gpu.xid.79"), drained=True)
+    assert told == "node n1 GPU 3 XID 79; drained"
+    assert verdict_of((f"{told}; requeued",)) is Blame.NODE
 
 
 def test_the_line_of_the_trail() -> None:
