@@ -148,7 +148,10 @@ def _socket_path(arguments: list[str]) -> str:
 
 
 def _request(arguments: list[str]) -> bytes:
-    environ = [f"{name}={os.environ[name]}" for name in _HOOK_ENVIRON if name in os.environ]
+    there = {name: os.environ[name] for name in _HOOK_ENVIRON if name in os.environ}
+    if "SLURM_JOB_NODELIST" in there:
+        there.pop("SLURM_NODELIST", None)  # the same list, which may fill half of a request
+    environ = [f"{name}={value}" for name, value in there.items()]
     if _wants_colour():
         environ.append("HEALTHD_COLOUR=1")
     return os.fsencode("\0".join(["healthd/1", str(len(arguments)), *arguments, *environ]))

@@ -19,7 +19,8 @@ from healthd.api.exit_codes import exit_code_of
 from healthd.core.errors import ConfigError, HealthdError, NoDaemon, NotPermitted, UsageError
 
 VERSION = "healthd/1"
-MAX_REQUEST_BYTES = 65536
+MAX_REQUEST_BYTES = 1 << 18
+"""A hook sends the node list of its job: Linux gives a variable 131,072 bytes (MAX_ARG_STRLEN, execve(2))."""
 
 _HEAD = rb"healthd/1 ([0-9]{1,3}) ([0-9]{1,9}) ([0-9]{1,9})\n"
 _COLOUR = "HEALTHD_COLOUR"

@@ -41,6 +41,14 @@ def test_what_was_sent_is_what_arrives(arguments: tuple[str, ...], environ: dict
     assert read_request(request_bytes(request)) == request
 
 
+def test_a_hook_of_the_largest_job_is_no_wrong_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its exit code would drain each node of the job, by "Prolog error": a variable has 128 KiB at most."""
+    nodes = "n" * ((1 << 17) - len("SLURM_JOB_NODELIST=") - 1)
+    monkeypatch.setenv("SLURM_JOB_NODELIST", nodes)
+    monkeypatch.setenv("SLURM_NODELIST", nodes)
+    assert read_request(_request(["hook", "prolog"])).environ["SLURM_JOB_NODELIST"] == nodes
+
+
 def test_the_client_writes_what_the_daemon_reads(monkeypatch: pytest.MonkeyPatch) -> None:
     """The hot path builds its request by hand; it sends a hook's variables and no others."""
     monkeypatch.setenv("SLURM_JOB_ID", "4711")
@@ -66,7 +74,7 @@ def test_the_client_writes_what_the_daemon_reads(monkeypatch: pytest.MonkeyPatch
         (b"healthd/1\x00" + b"9" * 5000, "not a request"),
         (b"healthd/1\x003\x00check\x00gpu.ecc", "incomplete request: 3 arguments announced, 2 received"),
         (b"\xff\xfe\x00", "not a request"),
-        (b"healthd/1\x001\x00" + b"x" * MAX_REQUEST_BYTES, "expected 65536 at most"),
+        (b"healthd/1\x001\x00" + b"x" * MAX_REQUEST_BYTES, "expected 262144 at most"),
     ],
 )
 def test_what_is_no_request_is_a_usage_error(raw: bytes, words: str) -> None:
