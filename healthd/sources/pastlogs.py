@@ -13,8 +13,8 @@ import stat
 import zlib
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
+from io import BufferedReader
 from pathlib import Path
-from typing import BinaryIO, cast
 
 from msgspec import Struct
 
@@ -103,14 +103,15 @@ def open_log(path: Path) -> PastLog:
         with _opened(path) as file:
             sample = file.read(_SAMPLE_BYTES)
         modified = datetime.fromtimestamp(there.st_mtime, UTC)
+        form = _form_of(path, sample)
+        last = form.last_stamp(_tail(path)) if form.from_boot else None
     except FileNotFoundError as error:
         raise SourceMissing(
             f"{path}: no such file; expected a kernel log, a journal, a syslog or healthd.db"
         ) from error
     except (OSError, EOFError, zlib.error) as error:
         raise SourceUnreadable(f"{path}: cannot be read: {error}") from error
-    form = _form_of(path, sample)
-    dating = Dating(modified=modified, first=form.first_stamp(sample), last=form.last_stamp(_tail(path, sample)))
+    dating = Dating(modified=modified, first=form.first_stamp(sample), last=last)
     notes = tuple(note for note in (form.note, *form.dated(dating)) if note)
     return PastLog(path=path, format=form, dating=dating, host=_stem(path), notes=notes)
 
@@ -132,21 +133,23 @@ def _form_of(path: Path, sample: bytes) -> Format:
     raise SourceUnreadable(f"{path}: not a log of a known form; expected one of {known}, as it is or gzipped")
 
 
-def _opened(path: Path) -> BinaryIO:
+def _opened(path: Path) -> BufferedReader | gzip.GzipFile:
     file = path.open("rb")
     if file.peek(2)[:2] != _GZIP:
         return file
     file.close()
-    return cast(BinaryIO, gzip.open(path, "rb"))
+    return gzip.open(path, "rb")
 
 
-def _tail(path: Path, sample: bytes) -> bytes:
-    """The end of a file; of a compressed one the sample: its end is not worth reading it twice."""
-    with path.open("rb") as file:
-        if file.read(2) == _GZIP:
-            return sample
-        file.seek(max(0, os.fstat(file.fileno()).st_size - _SAMPLE_BYTES))
-        return file.read()
+def _tail(path: Path) -> bytes:
+    """The end of a file. A compressed one is read to it."""
+    tail = b""
+    with _opened(path) as file:
+        if not isinstance(file, gzip.GzipFile):
+            file.seek(max(0, os.fstat(file.fileno()).st_size - _SAMPLE_BYTES))
+        while chunk := file.read(_SAMPLE_BYTES):
+            tail = (tail + chunk)[-_SAMPLE_BYTES:]
+    return tail
 
 
 def _stem(path: Path) -> str:

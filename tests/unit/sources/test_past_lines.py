@@ -6,6 +6,7 @@ import gzip
 import json
 import os
 import tracemalloc
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -219,6 +220,16 @@ def test_times_from_boot_are_reckoned_from_the_end(tmp_path: Path) -> None:
     (line,) = read(log)
     assert (WRITTEN - line.time).total_seconds() == 3600
     assert any("count from boot" in note for note in log.notes)
+
+
+@pytest.mark.parametrize("pack", [bytes, lambda text: gzip.compress(text, mtime=0)], ids=["plain", "gzipped"])
+def test_times_from_boot_of_a_long_log_are_reckoned_from_its_own_end(
+    tmp_path: Path, pack: Callable[[bytes], bytes]
+) -> None:
+    """Not from where its form was recognized."""
+    lines = "".join(f"[{number:>12}.000000] {NOISE}\n" for number in range(20_000))
+    (line,) = read(kept(tmp_path, pack(f"{lines}[20000.000000] {XID}\n".encode())))
+    assert line.time == WRITTEN
 
 
 def test_lines_without_times_are_told_so(tmp_path: Path) -> None:
