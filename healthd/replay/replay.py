@@ -6,9 +6,10 @@ ran on after the drain, whether a repair would have worked) are assumed, by sett
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
 from heapq import merge
+from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -71,7 +72,8 @@ def replay(
     fleet = PastFleet(config, policy, mode=trial.mode, nodes=trial.nodes, instance_type=trial.instance_type)
     logs, stores = _sorted_out(paths)
     needles = _needles(fleet.world.kernel_checks, config)
-    for item in _in_order([*(log.read(needles, read) for log in logs), *map(_found, stores)]):
+    streams: list[Iterator[LogLine | _Found]] = [*(log.read(needles, read) for log in logs), *map(_found, stores)]
+    for item in merge(*streams, key=attrgetter("time")):  # each in its own order already, as far as its clock was
         if isinstance(item, LogLine):
             fleet.take(item)
         else:
@@ -122,18 +124,6 @@ class _Found(NamedTuple):
 def _found(store: PastStore) -> Iterator[_Found]:
     for outcome in store.outcomes():
         yield _Found(time=outcome.at, host=store.host, outcome=outcome)
-
-
-def _in_order(streams: Sequence[Iterator[LogLine | _Found]]) -> Iterator[LogLine | _Found]:
-    """One stream by time. Each file is in its own order already, as far as its clock was."""
-    if len(streams) == 1:
-        yield from streams[0]
-    else:
-        yield from merge(*streams, key=_time_of)
-
-
-def _time_of(item: LogLine | _Found) -> datetime:
-    return item.time
 
 
 def _needles(checks: Mapping[str, Check], config: Config) -> tuple[bytes, ...]:
