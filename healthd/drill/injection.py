@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from healthd.checklib.pci import efa_functions, nvswitch_functions, pci_children, pci_gpus
 from healthd.checklib.xids import xid_row
-from healthd.core.errors import SourceError, SourceMissing, UsageError
+from healthd.core.errors import SourceError, SourceMissing, SourceUnreadable, UsageError
 from healthd.core.model import pci_address
 from healthd.core.node import GpuAnswer, Mount, Tree
 from healthd.drill.chain import DrillRequest, sxid_line, xid_line
@@ -243,5 +243,8 @@ def _chosen(mounts: Sequence[Mount], asked: str, expected: str) -> Mount:
 
 
 def _line_of(machine: Machine, mount: Mount) -> str:
-    lines = machine.proc.read(_MOUNTS).splitlines()
-    return next(line for line in reversed(lines) if parse_mountinfo(line)[:1] == (mount,))
+    lines = machine.proc.read(_MOUNTS).split("\n")  # no other character ends a line: a user may have named a mount
+    for line in reversed(lines):
+        if parse_mountinfo(line) == (mount,):
+            return line
+    raise SourceUnreadable(f"{mount.point}: the mount table has changed meanwhile; ask again")

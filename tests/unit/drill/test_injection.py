@@ -202,3 +202,12 @@ def test_a_file_system_stops_in_the_copy_alone(play: Any, machine: Machine, simu
     assert (mount.point, mount.options) == ("/scratch", frozenset({"rw", "emergency_ro"}))
     assert play("read-only").what.startswith("/ (ext4, /dev/nvme0n1p1) takes no writes")
     assert not any("emergency_ro" in mount.options for mount in machine.mounts())
+
+
+def test_a_mount_with_an_odd_name_keeps_no_other_from_being_played(play: Any, simulated: SimulatedMachine) -> None:
+    """Any user may mount a file system of their own, at a folder whose name has the line ends of Unicode in it."""
+    table = simulated.root / "proc/self/mountinfo"
+    odd = "96 26 0:60 / /home/a\u2028b\x85c rw - fuse.sshfs x rw\n"
+    table.write_text(f"{table.read_text()}{odd}", encoding="utf-8")
+    (mount,) = play("read-only").machine.mounts()
+    assert (mount.point, "emergency_ro" in mount.options) == ("/", True)
