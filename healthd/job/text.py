@@ -92,6 +92,8 @@ def advice(blame: Blame | None, *, requeued: bool, release: str = "", state: str
             return "nothing: the job completed"
         case None if goes_on:
             return "nothing: the job has not ended"
+        case None:
+            return "read the job's own output; ask an administrator for `healthd job JOBID` on the head node"
         case _:
             return "read the job's own output; ask an administrator about the nodes that could not tell"
 

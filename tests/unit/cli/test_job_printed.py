@@ -63,6 +63,7 @@ def test_a_job_of_which_no_node_wrote_anything_shows_what_slurm_says(state: str,
     lines = shown(SlurmJob(id="7", state=state, user="alice"))
     assert f"verdict   {verdict}" in lines
     assert lines[-1].startswith(f"next      {advice}")
+    assert "could not tell" not in lines[-1], "none was asked"
 
 
 @pytest.mark.parametrize(
