@@ -18,8 +18,8 @@ from healthd.config.values import toml_value
 from healthd.core.errors import ConfigError
 from healthd.core.hostlist import unfolded
 from healthd.observe.text_lines import printable
+from healthd.setup.survey import NETWORK_TYPES
 
-_NETWORK = ("nfs", "nfs4", "lustre", "cifs", "smb3", "ceph", "beegfs", "gpfs", "wekafs")
 _COMM = 15  # characters of a process's name that the kernel keeps
 _UNITS = {"": 1 << 10, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40, "P": 1 << 50}
 _NO_SIZE = float(1 << 63)  # bytes: TOML has no such number
@@ -174,6 +174,7 @@ def _mount(part: _NhcSetting, words: Sequence[str], *, writable: bool | None = N
     if not points or not all(len(point.split()) == 1 for point in points):
         raise ValueError(f"expected a mount point without blanks; got {points or 'none'}")
     fstype, source = _plain(options, "t"), _plain(options, "s")
+    is_remote = fstype in NETWORK_TYPES and fstype != "lustre"  # which has a check of its own
     for point in points:
         if fstype == "lustre":
             part.add("lustre.mount", "mounts", point)
@@ -183,7 +184,7 @@ def _mount(part: _NhcSetting, words: Sequence[str], *, writable: bool | None = N
         part.add(
             "host.expect", "mounts", " ".join((point, *((fstype, *((source,) if source else ())) if fstype else ())))
         )
-        if writable and fstype not in _NETWORK:
+        if writable and not is_remote:
             part.add("host.filesystems", "writable", point)
     unset = [
         *(["options (-o) are not compared"] if "o" in options else []),
@@ -193,7 +194,7 @@ def _mount(part: _NhcSetting, words: Sequence[str], *, writable: bool | None = N
             else []
         ),
         *(["healthd remounts nothing (-O, -e, -E)"] if {"O", "e", "E"} & set(options) else []),
-        *(["that a network file system takes writes is not checked"] if writable and fstype in _NETWORK[:2] else []),
+        *(["that a network file system takes writes is not checked"] if is_remote and writable else []),
     ]
     return "; ".join(unset)
 

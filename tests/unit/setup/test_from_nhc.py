@@ -210,6 +210,7 @@ def test_a_line_becomes_its_setting(command: str, check: str, settings: Mapping[
         ("check_net_socket -! -l *:23", "only a TCP port that must listen"),
         ("check_net_socket -p udp -l *:123", "only a TCP port that must listen"),
         ("check_fs_mount -O remount -o rw -f /a", "options (-o) are not compared; healthd remounts nothing"),
+        ("check_fs_mount_rw -t ceph -f /data", "that a network file system takes writes is not checked"),
         ("check_fs_mount -t /nfs.*/ -f /home", "a pattern of a type or source is not compared"),
         ("/usr/local/sbin/my_check --all", "a plug-in can run it"),
     ],
