@@ -99,6 +99,8 @@ class JobComparer:
             job, gpus = self._running(listed.id)
         except BackendError:
             return  # it has just ended, or the next pass finds it
+        if job.state != "RUNNING":
+            return  # it ends, or waits for its next run: its nodes are not one job's any more
         result = self._sources.compared(job, gpus, now)
         if result.nccl_lines and result.nccl_lines != self._told.get(listed.id):
             self._log.warning("job.nccl", job=listed.id, user=job.user, message="; ".join(result.nccl_lines))
