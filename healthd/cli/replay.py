@@ -6,6 +6,7 @@ import time
 from argparse import Namespace
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from resource import RLIMIT_NOFILE, getrlimit, setrlimit
 from typing import Any
@@ -42,7 +43,8 @@ def answer(options: Namespace) -> Reply:
         nodes=options.nodes,
     )
     _, most = getrlimit(RLIMIT_NOFILE)
-    setrlimit(RLIMIT_NOFILE, (most, most))  # all files are open at once; 1,024 is usual
+    with suppress(ValueError, OSError):  # where fs.nr_open is lower: the first file too many is named
+        setrlimit(RLIMIT_NOFILE, (most, most))  # all files are open at once; 1,024 is usual
     done = replay([Path(name) for name in options.files], config, trial, _counted())
     progress_line("")
     out = json_document(as_data(done)) if options.json else as_text(done)
