@@ -43,7 +43,7 @@ from healthd.remediation.orchestrators.slurm.job_comments import (
 from healthd.remediation.orchestrators.slurm.jobs import find_job
 from healthd.remediation.orchestrators.slurm.orchestrator import SlurmOrchestrator, parse_nodes
 from healthd.remediation.records.job_summaries import run_word, summarized_end
-from healthd.remediation.records.summary import parse_summary
+from healthd.remediation.records.summary import SILENT_AFTER, parse_summary
 from healthd.state.monitor import Monitor
 from healthd.state.store import Store
 
@@ -367,7 +367,16 @@ class JobVerdicts:
         undecided = self._node if note.undecided else ""
         run = run_word(note.job, note.restarts)
         dead = {name for name in summaries if listed[name].dead}
-        end = summarized_end(run, names, summaries, began=note.began, ended=note.ended, undecided=undecided, dead=dead)
+        end = summarized_end(
+            run,
+            names,
+            summaries,
+            began=note.began,
+            ended=note.ended,
+            silent_after_s=SILENT_AFTER * self._section.heartbeat_s,
+            undecided=undecided,
+            dead=dead,
+        )
         return "" if end.blame is Blame.NODE else end.sentence  # that node says so itself
 
     def _tell_owners(self, stopping: Callable[[], bool]) -> Iterable[str]:

@@ -276,7 +276,11 @@ def _end_of(listed: ListedJob, job: SlurmJob, nodes: Mapping[str, FleetNode], no
     names = named or list(unfolded(job.nodes))
     summaries = {name: nodes[name].summary for name in names if name in nodes}
     dead = {name for name in summaries if nodes[name].listed.dead}
-    end = summarized_end(run, names, summaries, began=listed.began, ended=listed.ended or now, dead=dead)
+    silent_after_s = min((each.silent_after_s for each in nodes.values()), default=0.0)  # the same for all
+    ended = listed.ended or now
+    end = summarized_end(
+        run, names, summaries, began=listed.began, ended=ended, silent_after_s=silent_after_s, dead=dead
+    )
     if end.blame is Blame.JOB and job.state in _BY_A_NODE:  # it may answer again by now, and know nothing of it
         return SummarizedEnd(blame=Blame.UNKNOWN, sentence=f"not known whose fault: Slurm ended it with {job.state}")
     return end

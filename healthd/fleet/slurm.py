@@ -20,10 +20,9 @@ from healthd.remediation.decide.freeze import in_words
 from healthd.remediation.orchestrators.slurm.incident_reservations import parse_fences
 from healthd.remediation.orchestrators.slurm.orchestrator import SlurmOrchestrator, parse_nodes
 from healthd.remediation.orchestrators.slurm.slots import parse_freezes, parse_slots, slot_times
+from healthd.remediation.records.summary import SILENT_AFTER
 
 _REQUESTS = 4
-SILENT_AFTER = 2.5
-"""Of heartbeats: one may be lost, and the next one late."""
 _SETTING = re.compile(r"^(\w+)\s*=\s*(\S+)", re.MULTILINE)
 _SWITCH = re.compile(r"SwitchName=(\S+) Level=0 .*? Nodes=(\S+)")
 _BLOCK = re.compile(r"BlockName=(\S+) .*?Nodes=(\S+)")

@@ -16,7 +16,6 @@ from healthd.remediation.records.summary import NodeState, NodeSummary
 _FAULTY = frozenset({NodeState.CRITICAL, NodeState.HELD, NodeState.DRAINING, NodeState.REPAIRING})
 _OUT = frozenset({NodeState.HELD, NodeState.DRAINING, NodeState.REPAIRING})
 _FINE = frozenset({NodeState.OK, NodeState.WARNING})
-_OLD = timedelta(minutes=30)
 
 
 class SummarizedEnd(Struct, frozen=True, kw_only=True):
@@ -41,10 +40,12 @@ def summarized_end(
     *,
     began: datetime | None,
     ended: datetime,
+    silent_after_s: float,
     undecided: str = "",
     dead: Collection[str] = (),
 ) -> SummarizedEnd:
-    """The verdict for all nodes of a job. ``run``: the word of this run. ``undecided``: a node that could not tell,
+    """The verdict for all nodes of a job. ``run``: the word of this run. ``silent_after_s``: a summary that was older
+    than this at the end says nothing of it. ``undecided``: a node that could not tell,
     whatever its summary says. ``dead``: nodes that do not answer the cluster: their summary is of before."""
     for name in names:
         summary = summaries.get(name)
@@ -53,7 +54,8 @@ def summarized_end(
             sentence = node_sentence(name, fault, drained=summary.state in _OUT)
             return SummarizedEnd(blame=Blame.NODE, sentence=sentence, code=summary.code, node=name)
     faulty = [name for name in names if (each := summaries.get(name)) is not None and each.state in _FAULTY]
-    tell = {name for name in names if name not in dead and _tells(summaries.get(name), began=began, ended=ended)}
+    oldest = ended - timedelta(seconds=silent_after_s)
+    tell = {name for name in names if name not in dead and _tells(summaries.get(name), began=began, oldest=oldest)}
     silent = [name for name in names if name not in (*faulty, *tell)]
     if undecided and undecided not in (*faulty, *silent):
         silent = [undecided, *silent]
@@ -61,9 +63,9 @@ def summarized_end(
     return SummarizedEnd(blame=Blame.UNKNOWN if faulty or silent else Blame.JOB, sentence=sentence)
 
 
-def _tells(summary: NodeSummary | None, *, began: datetime | None, ended: datetime) -> bool:
+def _tells(summary: NodeSummary | None, *, began: datetime | None, oldest: datetime) -> bool:
     """Whether a node says that it is fine, and shows nothing since the job began that may have ended it."""
-    if summary is None or summary.at is None or summary.state not in _FINE or ended - summary.at > _OLD:
+    if summary is None or summary.at is None or summary.state not in _FINE or summary.at < oldest:
         return False
     if not summary.code or (began is not None and summary.since is not None and summary.since < began):
         return True

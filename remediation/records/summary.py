@@ -26,6 +26,9 @@ PREFIX = "healthd"
 MOST_BYTES = 180
 """Of a whole summary. With the wrapper that a cluster needs around it, it is at most 200 bytes."""
 
+SILENT_AFTER = 2.5
+"""How many heartbeats old a summary may be before its node is silent: one may be lost, and the next one late."""
+
 
 class NodeState(StrEnum):
     """The state of a node, as it says itself. The first four are its verdict where healthd does nothing about it.

@@ -291,6 +291,18 @@ def test_a_job_whose_nodes_cannot_tell_is_unknown(head: Head) -> None:
     assert "healthd cannot tell whether a node was at fault (whose fault: n1 of 2 nodes could not tell)" in head.told[0]
 
 
+def test_a_fleet_of_ten_thousand_reports_once_an_hour_and_tells(head: Head) -> None:
+    """With the heartbeat of such a fleet a summary of 50 minutes is the last of a healthy node; with the default one it
+    says nothing."""
+    head.cluster.fails()
+    summary = NodeSummary(state=NodeState.OK, at=ENDED - timedelta(minutes=50), mode=Mode.REPAIR)
+    listed = [ListedNode(name=name, state="IDLE", summary=summary.text) for name in ("n1", "n2")]
+    for silent_after_s, verdict in ((2.5 * 600, "unknown"), (2.5 * 3300, "job")):
+        head.cluster.listed = [replace(FAILED, run=int(silent_after_s))]
+        head.sees(*fleet_nodes(listed, (), {}, NOW, silent_after_s=silent_after_s))
+        assert head.ends[-1].verdict == verdict
+
+
 @pytest.mark.parametrize("state", ["NODE_FAIL", "BOOT_FAIL"])
 def test_a_job_that_slurm_ended_for_a_node_is_not_the_jobs(head: Head, state: str) -> None:
     """The node panicked and is back, and its agent reports that all is well."""

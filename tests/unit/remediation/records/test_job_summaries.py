@@ -13,6 +13,7 @@ from healthd.remediation.records.summary import NodeState, NodeSummary
 NOW = datetime(2026, 11, 24, 12, tzinfo=UTC)
 BEGAN = NOW - timedelta(hours=2)
 RUN = run_word("4711", 0)
+OLD_S = 1800.0
 
 
 def fine(code: str = "", since: datetime | None = None, at: datetime = NOW, job: str = "") -> NodeSummary:
@@ -25,7 +26,9 @@ def judged(
     *nodes: NodeSummary | None, undecided: str = "", began: datetime | None = BEGAN, dead: tuple[str, ...] = ()
 ) -> SummarizedEnd:
     named = {f"n{number}": each for number, each in enumerate(nodes, 1)}
-    return summarized_end(RUN, list(named), named, began=began, ended=NOW, undecided=undecided, dead=dead)
+    return summarized_end(
+        RUN, list(named), named, began=began, ended=NOW, silent_after_s=OLD_S, undecided=undecided, dead=dead
+    )
 
 
 def test_a_node_that_names_the_run_is_to_blame() -> None:
