@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from healthd.checklib.host_text import whole
 from healthd.core.errors import SourceError, SourceMissing
 from healthd.core.node import Mount, Node, Space
 
@@ -46,6 +47,7 @@ def ext4_errors(node: Node, mount: Mount) -> int:
     if not mount.fstype.startswith("ext"):
         return 0
     try:
-        return int(node.sys.read(f"fs/ext4/{node.sys.target(f'dev/block/{mount.device}')}/errors_count"))
+        path = f"fs/ext4/{node.sys.target(f'dev/block/{mount.device}')}/errors_count"
+        return whole(node.sys.read(path), path)
     except SourceMissing:
         return 0

@@ -281,6 +281,8 @@ def test_xfs_that_has_stopped() -> None:
 def test_an_unreadable_error_count_is_a_gap() -> None:
     """An error count that cannot be read is unknown, not zero."""
     assert run(mount(), errors=SourceUnreadable("errors_count: EIO")).status is Status.UNKNOWN
+    odd = run(mount(), mount("/data", "rw", "emergency_ro", fstype="xfs", source="/dev/b"), errors="many", spaces={})
+    assert (codes(odd), [gap.partition(":")[0] for gap in map(str, odd.undecided)]) == (["read_only"], ["/"])
 
 
 @pytest.mark.parametrize("error", [SourceMissing("/proc: ENOENT"), SourceUnreadable("mountinfo line 3: …")])
