@@ -87,7 +87,7 @@ class RunningController(Running):
         self.configure(sections)
 
     def configure(self, sections: str) -> None:
-        own = f'[controller]\ninterval_s = 0.5\nsilent_s = 2\nstate_dir = "{self.state_dir}"\n'
+        own = f'[controller]\ninterval_s = 1\nsilent_s = 2\nstate_dir = "{self.state_dir}"\n'
         own += f'http = "127.0.0.1:{self.port}"\n'
         self.config.write_text(own + sections)
 

@@ -424,10 +424,11 @@ class SlurmLab:
         if self.client("squeue", "-h", "-a").stdout.strip():
             self.cancel()
             return False
+        if self._all_idle():
+            return True
         # state=idle on a healthy node is harmless; it clears DRAIN, DOWN and FAIL without passing through "idle*".
-        if not self._all_idle():
-            self.scontrol("cancel_reboot", ",".join(self.nodes))
-            self.scontrol("update", f"nodename={','.join(self.nodes)}", "state=idle")
+        self.scontrol("cancel_reboot", ",".join(self.nodes))
+        self.scontrol("update", f"nodename={','.join(self.nodes)}", "state=idle")
         return self._all_idle()
 
     def _states_or_error(self) -> str:
