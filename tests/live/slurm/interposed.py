@@ -14,12 +14,12 @@ _WRAPPER = """#!/bin/sh
 case "$*" in *" extra="*|*"-O Extra:"*) exec {real} "$@";; esac # the summary, which comes by its own clock
 here={folder}
 exec 9>"$here/lock"; flock 9
-count=$(($(cat "$here/count") + 1)); echo $count >"$here/count"
+read -r count <"$here/count"; count=$((count + 1)); echo $count >"$here/count"
 echo "$count {tool} $*" >>"$here/calls"
-flock -u 9; exec 9>&-
-at=$(cat "$here/at"); act() {{ . "$here/act"; }}
+exec 9>&-
+read -r at <"$here/at"; act() {{ . "$here/act"; }}
 [ "$at" = "$count before" ] && act
-match=$(cat "$here/match"); [ -n "$match" ] && case "$*" in *"$match"*) : >"$here/match"; act;; esac
+IFS= read -r match <"$here/match"; [ -n "$match" ] && case "$*" in *"$match"*) : >"$here/match"; act;; esac
 {real} "$@"
 code=$?
 [ "$at" = "$count after" ] && act
