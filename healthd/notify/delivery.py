@@ -7,6 +7,7 @@ failure. A receiver that refuses one message gets the others all the same.
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 import time
@@ -14,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 from msgspec import Struct
 
@@ -108,9 +109,12 @@ def post(
     secrets: Sequence[str] = (),
 ) -> str:
     """Send the data, and return the answer's first 64 KiB. The message of a failure holds no secret, even if the server
-    or the library quotes one. ``secrets``: further ones, which stand in the data."""
+    or the library quotes one. ``secrets``: further ones, which stand in the data. A user in the URL is sent as RFC 7617
+    has it, unless the headers have an Authorization of their own."""
+    bare, user = _without_user(url)
+    headers = {**user, **headers}
     try:
-        return _sent(url, data, headers, deadline)
+        return _sent(bare, data, headers, deadline)
     except NotDeliveredError as error:
         hidden = [*_secrets(url, headers), *(form for each in secrets for form in quoted_forms(each))]
         raise type(error)(without(str(error), hidden), retry_s=error.retry_s) from None
@@ -153,6 +157,18 @@ def _reply(error: urllib.error.HTTPError) -> str:
         return f"({broken})"
 
 
+def _without_user(url: str) -> tuple[str, Mapping[str, str]]:
+    """The URL without its user, which urllib takes for a part of the host, and the header that names the user."""
+    scheme, slashes, rest = url.partition("//")
+    authority, slash, path = rest.partition("/")
+    user, is_there, host = authority.rpartition("@")
+    if not is_there:
+        return url, {}
+    name, _, password = user.partition(":")
+    both = base64.b64encode(f"{unquote(name)}:{unquote(password)}".encode()).decode()
+    return f"{scheme}{slashes}{host}{slash}{path}", {"Authorization": f"Basic {both}"}
+
+
 def _server(url: str) -> str:
     """The scheme and host of a URL, without its path and user: these are secrets."""
     scheme, there, rest = url.partition("//")
@@ -163,7 +179,7 @@ def _secrets(url: str, headers: Mapping[str, str]) -> tuple[str, ...]:
     """The texts that no message may hold, the longest first: the path of a URL, its parts, its user, and a token."""
     authority, _, path = url.partition("//")[2].partition("/")
     parts = [path, *re.split(r"[/?&=]", path), authority.rpartition("@")[0]]
-    tokens = [value.removeprefix("Bearer ") for name, value in headers.items() if name == "Authorization"]
+    tokens = [value.partition(" ")[2] for name, value in headers.items() if name == "Authorization"]
     secrets = {*(each for each in parts if len(each) >= _SECRET), *filter(None, tokens)}
     return tuple(form for each in secrets for form in quoted_forms(each))
 

@@ -90,7 +90,8 @@ class NotifySection(Struct, frozen=True, kw_only=True):
     when it is released. The node's role needs packaging/iam/events-node.json. A controller sends none. Empty: none."""
 
     webhook_url: MaybeUrl = ""
-    """The URL to which each message is sent as JSON, by POST. Empty: none. ``healthd config show`` shows it."""
+    """The URL to which each message is sent as JSON, by POST. Empty: none. ``healthd config show`` shows it. One with a
+    user, ``https://name:password@…``, is a secret: it belongs in ``webhook_url_file``."""
 
     webhook_url_file: MaybePath = ""
     """The file whose first line is that URL, if it is a secret; healthd reads it for each message, and never shows it.

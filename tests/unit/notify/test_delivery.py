@@ -53,6 +53,29 @@ def test_a_webhook_gets_the_data_and_the_token(receiver: Receiver, tmp_path: Pat
     assert receiver.headers[0]["Content-Type"] == "application/json"
 
 
+@pytest.mark.parametrize(
+    ("user", "token", "sent"),
+    [
+        ("ops:s3cret", "", "Basic b3BzOnMzY3JldA=="),
+        ("ops", "", "Basic b3BzOg=="),
+        ("o%40ps:s%3Acret", "", "Basic b0BwczpzOmNyZXQ="),
+        ("ops:s3cret", "t0ken", "Bearer t0ken"),
+    ],
+)
+def test_a_user_in_the_url_is_sent_as_http_has_it(
+    receiver: Receiver, tmp_path: Path, user: str, token: str, sent: str
+) -> None:
+    """By the header, as curl and browsers do, and never as a part of the host. A token of its own comes first."""
+    (tmp_path / "token").write_text(token)
+    url = receiver.url.replace("//", f"//{user}@")
+    to_webhook(url, str(tmp_path / "token") if token else "")(MESSAGE)
+    assert receiver.headers[0]["Authorization"] == sent
+    receiver.answers.append((503, {}))
+    with pytest.raises(NotDeliveredError) as caught:
+        to_webhook(url)(MESSAGE)
+    assert "s3cret" not in str(caught.value)
+
+
 def test_an_error_is_said_with_the_answer_and_without_the_secret(receiver: Receiver, url_file: str) -> None:
     """The status and what the other side says; the path of the URL, which is Slack's secret, is in no message."""
     receiver.answers.append((503, {}))
