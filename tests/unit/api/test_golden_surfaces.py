@@ -38,7 +38,7 @@ from tests.support.many_findings import (
 )
 
 MOST_LINES, FIRST = 15, 10
-STEP = "Check security group and placement group: `aws ec2 describe-instances --instance-ids INSTANCE`"
+STEP = "See whether the device answers at all: `fi_info -p efa -t FI_EP_RDM` and `rdma link`"
 WELL = Situation(
     view=NodeView(name="gpu-51", in_service=True, flags=frozenset({"IDLE"}), hold=None),
     snapshot=FleetSnapshot(out=frozenset(), total=100),
