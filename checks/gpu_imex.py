@@ -127,9 +127,7 @@ def _without_channel(node: Node) -> Result:
     if isinstance(gpus, Result):
         return judged([], undecided=[gpus.reason] if gpus.status is Status.UNKNOWN else [])
     jobs = sum(bool(gpu.values.get(_PROCESSES)) for gpu in gpus)
-    message = (
-        f"a job uses {jobs} GPUs, but /dev/{_CHANNELS} has no channel; nvidia-modprobe or the scheduler creates it"
-    )
+    message = f"a job uses {jobs} GPUs, but /dev/{_CHANNELS} has no channel: nvidia-modprobe or the scheduler makes one"
     return judged([NO_CHANNEL.at(NODE, message, gpus_in_use=jobs)] if jobs else [])
 
 
