@@ -74,7 +74,10 @@ def test_a_demo_that_is_ended_leaves_nothing_behind(tmp_path_factory: pytest.Tem
     """Neither its daemon, which nothing else would end, nor its folder."""
     folder = tmp_path_factory.mktemp("d")
     environ = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(folder)}
-    with subprocess.Popen([sys.executable, "-m", "healthd", "demo"], cwd="/", env=environ, stdout=PIPE) as one:
+    # A test run under nohup ignores SIGHUP, and so would the demo.
+    argv = [sys.executable, "-m", "healthd", "demo"]
+    begin = f"import os, signal; signal.signal({int(number)}, signal.SIG_DFL); os.execv({argv[0]!r}, {argv!r})"
+    with subprocess.Popen([sys.executable, "-c", begin], cwd="/", env=environ, stdout=PIPE) as one:
         assert one.stdout is not None
         shown = iter(one.stdout)
         assert any(b"usable" in line for line in shown)

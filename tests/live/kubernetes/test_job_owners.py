@@ -135,6 +135,17 @@ class Owned:
 
         self.plane.wait(there, 60, f"{path} to be {condition}")
 
+    def wait_for_event(self, reason: str, path: str) -> None:
+        """Wait until the owner has an Event of this reason; a condition of a moment may pass unseen."""
+        uid = self.plane.admin.get(path).must()["metadata"]["uid"]
+
+        def there() -> bool:
+            self.end_deleted()
+            found = self.plane.admin.get("/apis/events.k8s.io/v1/namespaces/default/events").must()["items"]
+            return any((each["reason"], each["regarding"].get("uid")) == (reason, uid) for each in found)
+
+        self.plane.wait(there, 60, f"an Event {reason} of {path}")
+
     def runs_again(self, before: set[str], path: str) -> dict[str, Any]:
         """Both pods are others and run on the nodes without the fault, and the owner has not failed. Its status."""
         after = self.bind("n3", "n4")
@@ -245,14 +256,14 @@ def test_a_pytorchjob_with_the_policy_never_fails_by_an_eviction(owned: Owned) -
     owned.plane.wait(lambda: "Failed" in conditions(owned.plane, PYTORCHJOB), 60, "it to have failed")
 
 
-@pytest.mark.parametrize(("code", "then"), [(1, "Failed"), (SIGABRT, "Restarting")])
+@pytest.mark.parametrize(("code", "then"), [(1, "PyTorchJobFailed"), (SIGABRT, "PyTorchJobRestarting")])
 def test_a_pytorchjob_judges_a_pod_that_fails_before_its_eviction_by_its_exit_code(
     owned: Owned, code: int, then: str
 ) -> None:
     """An exception after a lost GPU ends with 1, which ends the job; NCCL's watchdog aborts, which restarts the pod."""
     owned.submit("training-pytorchjob.yaml")
     ends(owned.plane, owned.names()[0], code)
-    owned.wait_for(then, PYTORCHJOB)
+    owned.wait_for_event(then, PYTORCHJOB)
 
 
 def test_an_evicted_pod_that_exits_with_0_has_succeeded(owned: Owned) -> None:
