@@ -306,7 +306,7 @@ def _merged(
                 new,
                 at=at,
                 first=min(old.first, at) if is_counted else at,
-                grave=old.grave or new.grave,
+                grave=new.grave or (goes_on and old.grave),
                 with_many=goes_on and old.with_many,
             )
         elif old.node in unknown and old.gone is None and now - old.seen < UNKNOWN_COUNTS:

@@ -130,6 +130,19 @@ def test_a_fault_that_is_outside_as_well_fences_no_domain() -> None:
     assert only(seen([*dead, *old])).broken_domain == "rack-7"
 
 
+def test_a_node_that_was_grave_days_ago_counts_as_what_it_is_today() -> None:
+    """A warning that has come since, beside one grave neighbour, is not most of a domain of two: none is fenced."""
+    days_ago = NOW - timedelta(days=2)
+    memory = seen(rack("r", 1, "gpu.imex.not_up", 1, since=days_ago, now=days_ago), now=days_ago)
+    for hours in (24, 25):
+        at = days_ago + timedelta(hours=hours)
+        memory = seen(rack("r", 1, count=2, now=at), memory, at)
+    warns = rack("r", 1, "gpu.imex.not_up", 1, since=NOW - 11 * MINUTE, state=NodeState.WARNING)
+    grave = rack("r", 2, "gpu.imex.not_up", 1)
+    assert not seen([*warns, *grave]).open
+    assert not seen([*warns, *grave], memory).open
+
+
 def test_a_file_server_of_one_rack_fences_nothing() -> None:
     """Only codes of the NVLink domain's own hardware do."""
     lost = [reading(each, "lustre.missing", "mount:/fsx", group="rack-7", kind=GB200) for each in names(18)]
