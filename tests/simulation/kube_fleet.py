@@ -624,7 +624,7 @@ class KubeSimulation:
         if diagnoses and not self.pager.of(name):
             raise Violation(self._story(f"{name} has {diagnoses[0].code}, and says nothing: {self._why(machine)}"))
         if machine.engine.decision.action is Action.PAGE and not self.pager.is_paged(name):
-            raise Violation(self._story(f"{name} pages nobody: {machine.engine.decision.reason}"))
+            raise Violation(self._story(f"{name} does not page: {machine.engine.decision.reason}"))
 
     def _is_as_it_was(self) -> None:
         if standing := {who: said for who, said in self.pager.standing.items() if said}:
