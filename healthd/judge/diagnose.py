@@ -9,7 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from healthd.core.model import REMEDY_RANK, SEVERITY_RANK, Component, Diagnosis, Outcome, Root, Severity, Verdict
+from healthd.core.model import (
+    NODE,
+    REMEDY_RANK,
+    SEVERITY_RANK,
+    Component,
+    Diagnosis,
+    Outcome,
+    Root,
+    Severity,
+    Verdict,
+)
 from healthd.judge.history import Fault, FaultKey, History
 
 
@@ -90,17 +100,20 @@ class _Present:
 
     def __init__(self, faults: Iterable[Fault]) -> None:
         self._keys: set[FaultKey] = set()
-        self._kinds: dict[str, set[str]] = {}
+        self._kinds: dict[str, dict[str, Fault]] = {}
         for fault in faults:
             self._keys.add(fault.key)
-            self._kinds.setdefault(fault.code, set()).add(fault.component.kind)
+            self._kinds.setdefault(fault.code, {})[fault.component.kind] = fault
 
     def explains(self, symptom: Fault) -> bool:
         """Whether a fault other than this one is its cause."""
         where, own = symptom.key
         return any(
             (code != own and (where, code) in self._keys)
-            or len(self._kinds.get(code, ())) > (symptom.component.kind in self._kinds.get(code, ()))
+            or any(
+                kind != symptom.component.kind and _reaches(cause, symptom)
+                for kind, cause in self._kinds.get(code, {}).items()
+            )
             for code in symptom.symptom_of
         )
 
@@ -122,11 +135,23 @@ class _Unexplained:
         """The symptoms that this fault explains and that no other has taken, in their order."""
         found = self._at.pop((cause.code, str(cause.component)), [])
         kinds = self._of_kind.get(cause.code, {})
+        if cause.component == NODE:  # one fault of each code at most
+            kinds = {kind: [each for each in waiting if _reaches(cause, each[1])] for kind, waiting in kinds.items()}
         for kind in [kind for kind in kinds if kind != cause.component.kind]:
             found = found + kinds.pop(kind)
         mine = {number: fault for number, fault in found if number in self._left}
         self._left -= mine.keys()
         return [mine[number] for number in sorted(mine)]
+
+
+def _reaches(cause: Fault, symptom: Fault) -> bool:
+    """Whether a fault may explain one of another kind of component.
+
+    One of the node that does not say which of its devices it is about (one of them is missing), and that the operator
+    has acknowledged, covers what began before it: a later fault of a device is most likely of another device.
+    """
+    is_known = cause.component == NODE and cause.acknowledged and not symptom.acknowledged
+    return not (is_known and symptom.first > cause.first)
 
 
 def _fold(roots: Sequence[Fault], symptoms: Sequence[Fault]) -> Diagnosis:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from healthd.core.model import NODE, Diagnosis, Outcome, Remedy, Root, Severity, Verdict
+from healthd.core.model import NODE, Component, Diagnosis, Outcome, Remedy, Root, Severity, Verdict
 from healthd.judge.diagnose import acknowledged_parts, diagnose, judge
 from healthd.judge.history import Fault, History
 from healthd.remediation.decide.rules import BY_REMEDY
 from tests.support.judgement import DRIVER, GPU, at, could_not_tell, diagnosis, fault, finding, history, looked
+
+EFA = Component(kind="efa", id="rdmap79s0")
 
 
 def shown(*faults: Fault) -> list[tuple[str, str, tuple[str, ...]]]:
@@ -148,6 +150,23 @@ def test_a_late_symptom_takes_no_order_back() -> None:
     late = fault("gpu.ecc", symptom_of=("gpu.xid.48",))
     assert overruled(fault("gpu.xid.48", acknowledged=True), late) == [True]
     assert overruled(late) == [False]
+
+
+def test_an_acknowledged_loss_covers_no_other_device() -> None:
+    """A missing EFA device has no name. The closed queue that came before it may be its own; one that comes after the
+    operator's command is another device's, and takes the node out."""
+    missing = fault("efa.missing", NODE, first=at(5), acknowledged=True)
+    queue = fault("efa.admin_queue", EFA, symptom_of=("efa.missing", "efa.driver_lost"), first=at(9))
+    assert shown(missing, queue) == [
+        ("efa.missing", "node", ("efa.missing",)),
+        ("efa.admin_queue", str(EFA), (queue.code,)),
+    ]
+    assert overruled(missing, queue) == [True, False]
+    for earlier in (replace(queue, first=at(4)), replace(queue, acknowledged=True)):
+        assert shown(missing, earlier) == [("efa.missing", "node", ("efa.missing", "efa.admin_queue"))]
+    assert len(shown(replace(missing, acknowledged=False), queue)) == 1
+    lost = fault("efa.driver_lost", DRIVER)
+    assert shown(missing, queue, lost)[-1][2] == ("efa.driver_lost", "efa.admin_queue"), "another cause may explain it"
 
 
 def test_another_part_is_another_order() -> None:
