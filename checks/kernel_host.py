@@ -7,10 +7,12 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
+from msgspec.structs import replace
+
 from healthd.checklib.jobs import owner_named, owner_of
 from healthd.checklib.loglines import Groups, LineRow, codes_of, explain_row, judge_lines, place_of, recognises
 from healthd.core.check import NoSettings, check
-from healthd.core.model import Component, Result, gpu_component, pci_address
+from healthd.core.model import Component, Finding, Result, gpu_component, pci_address
 from healthd.core.node import KernelRecord, Node
 
 _NAME = "kernel.host"
@@ -39,6 +41,8 @@ _NEEDLES = (
     *("^NFS: ", "^block nvme", " in libnccl.so", "^nvidia-peermem ", "^NVRM: knvlink"),
     *("^NVRM: GPU", "^NVRM: API mismatch: ", "^NVRM: kgsp", "^NVRM: _kgsp"),
 )
+# Faults of devices that explain a line about their own PCI function, by the driver that the line names.
+_OF_DRIVER = {"gpu.": "nvidia", "kernel.nvme_": "nvme"}
 
 
 @check(
@@ -59,9 +63,10 @@ def kernel_host(node: Node, _settings: NoSettings) -> Result:
     of a process is in the evidence where it is known. Sources: in each row of the table, mostly the file of the Linux
     source that prints the line.
     """
-    return judge_lines(
+    result = judge_lines(
         _NAME, node.kernel_records, place=_place, more=lambda record, groups: _owner(node, record, groups)
     )
+    return replace(result, findings=tuple(map(_of_this_device, result.findings)))
 
 
 def _place(row: LineRow, groups: Groups) -> Component:
@@ -70,6 +75,16 @@ def _place(row: LineRow, groups: Groups) -> Component:
         return gpu_component(pci=pci_address(pci))
     part = _NVME.fullmatch(groups.get("disk") or "")
     return Component(kind="disk", id=part[1]) if part else place_of(row, groups)
+
+
+def _of_this_device(found: Finding) -> Finding:
+    """Without the causes that devices of another driver have: XID 79 explains no NIC that is gone. Below a port there
+    may be any device."""
+    driver = found.evidence.get("driver", "pcieport")
+    if found.component.kind != "pci" or driver == "pcieport":
+        return found
+    strange = tuple(of for of, own in _OF_DRIVER.items() if own != driver)
+    return replace(found, symptom_of=tuple(each for each in found.symptom_of if not each.startswith(strange)))
 
 
 def _owner(node: Node, record: KernelRecord, groups: Groups) -> Mapping[str, Any]:

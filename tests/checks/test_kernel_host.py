@@ -7,8 +7,10 @@ from msgspec.structs import replace
 
 from healthd.checklib.loglines import LineRow, line_rows
 from healthd.checks.kernel_host import _NEEDLES, kernel_host
+from healthd.checks.kernel_xid import KernelXidSettings, kernel_xid
 from healthd.core.check import NoSettings
 from healthd.core.model import REMEDY_RANK, ClearsBy, Remedy, Result, Severity, Status
+from healthd.judge.diagnose import diagnose
 from healthd.judge.history import History
 from healthd.testing import Entry, FakeNode
 from tests.support.judgement import START, answered, fold, kernel_says, looked, only
@@ -225,6 +227,26 @@ def test_a_hung_task_is_tied_to_its_job_while_it_lives() -> None:
     }
     assert only(judge(line, proc=proc)).evidence["job"] == "42"
     assert "job" not in only(judge(line)).evidence
+
+
+def test_a_lost_gpu_explains_no_other_device_that_is_lost() -> None:
+    """XID 79 of a GPU says nothing of a NIC or a disk; a port names no device, and the GPU may be below it."""
+    gone = "{}: Unable to change power state from D3cold to D0, device inaccessible"
+
+    xid = "NVRM: Xid (PCI:0000:53:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."
+
+    def diagnosed(*lines: str) -> set[str]:
+        node = FakeNode(kernel_records=kernel_says(xid, *lines))
+        of_gpu, of_host = kernel_xid(node, KernelXidSettings()), kernel_host(node, NoSettings())
+        found = fold(History(), [answered(of_gpu, check="kernel.xid"), answered(of_host, check="kernel.host")])
+        return {str(each.component) for each in diagnose(found)} - {"gpu:0000:53:00"}
+
+    nic, disk, port = "efa 0000:4f:00.0", "nvme 0000:27:00.0", "pcieport 0000:00:01.1"
+    assert diagnosed(gone.format(nic), gone.format(disk)) == {"pci:0000:4f:00.0", "pci:0000:27:00.0"}
+    assert diagnosed(f"{nic}: AER: device recovery failed") == {"pci:0000:4f:00.0"}
+    assert diagnosed("nvme nvme1: Disabling device after reset failure: -19", gone.format(disk)) == {"disk:nvme1"}
+    assert diagnosed(gone.format("nvidia 0000:53:00.0")) == set()
+    assert diagnosed(f"{port}: pciehp: Slot(0-1): Link Down", f"{port}: AER: device recovery failed") == set()
 
 
 def test_an_nfs_server_that_answers_again_ends_its_fault() -> None:
