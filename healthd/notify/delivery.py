@@ -170,15 +170,15 @@ def _without_user(url: str) -> tuple[str, Mapping[str, str]]:
 
 
 def _server(url: str) -> str:
-    """The scheme and host of a URL, without its path and user: these are secrets."""
+    """The scheme and host of a URL, without its path, query and user: these are secrets."""
     scheme, there, rest = url.partition("//")
-    return f"{scheme}//{rest.partition('/')[0].rpartition('@')[2]}" if there else "the URL"
+    return f"{scheme}//{re.split('[/?#]', rest)[0].rpartition('@')[2]}" if there else "the URL"
 
 
 def _secrets(url: str, headers: Mapping[str, str]) -> tuple[str, ...]:
     """The texts that no message may hold, the longest first: the path of a URL, its parts, its user, and a token."""
-    authority, _, path = url.partition("//")[2].partition("/")
-    parts = [path, *re.split(r"[/?&=]", path), authority.rpartition("@")[0]]
+    authority, *rest = re.split("[/?#]", url.partition("//")[2], maxsplit=1)
+    parts = [*rest, *re.split("[/?#&=]", "".join(rest)), authority.rpartition("@")[0]]
     tokens = [value.partition(" ")[2] for name, value in headers.items() if name == "Authorization"]
     secrets = {*(each for each in parts if len(each) >= _SECRET), *filter(None, tokens)}
     return tuple(form for each in secrets for form in quoted_forms(each))

@@ -441,9 +441,9 @@ def _page(decision: Decision, remediation: Remediation | None) -> Topic:
 
 
 def _kind(decision: Decision, remediation: Remediation | None) -> str:
-    """The kind of a page, without the error of the moment and without numbers."""
+    """The kind of a page, without the error of the moment, numbers, and the names of other nodes."""
     match decision.refusal:
-        case Refusal.STUCK | Refusal.UNREADABLE | Refusal.HELD_BACK | Refusal.BUDGET:
+        case Refusal.STUCK | Refusal.UNREADABLE | Refusal.HELD_BACK | Refusal.CORRELATED | Refusal.BUDGET:
             return str(decision.refusal)
         case Refusal.OVERDUE:
             return f"{decision.refusal} {remediation.step if remediation is not None else ''}"

@@ -111,6 +111,8 @@ SECRET = "T024XYZ89/B0-sesame-42"  # noqa: S105 - of nobody
         (f"http://127.0.0.1:9/services/{SECRET}", "x"),
         (f"http://127.0.0.1:9/services/{SECRET} and more", "x"),
         (f"http://127.0.0.1:9/?key={SECRET}\x0b", "x"),
+        (f"http://127.0.0.1:9?key={SECRET.replace('/', ':')}", "x"),
+        (f"http://127.0.0.1:9#{SECRET.replace('/', ':')}", "x"),
         (f"ftp://{SECRET.replace('/', ':')}@127.0.0.1:9/", "x"),
         ("http://127.0.0.1:9/", SECRET),
         ("http://127.0.0.1:9/", f"{SECRET}\x0bmore"),

@@ -441,11 +441,12 @@ def test_what_asks_for_an_operator_is_told_at_once_and_each_day() -> None:
         (Refusal.UNREADABLE, "unreadable", UNREADABLE_LASTS_S),
         (Refusal.OVERDUE, "overdue reboot", 0),
         (Refusal.BUDGET, "budget", 0),
+        (Refusal.CORRELATED, "correlated", 0),
     ],
 )
 def test_a_page_is_no_other_one_for_the_error_of_the_moment(refusal: Refusal, cause: str, lasts_s: float) -> None:
     """A cluster that answers otherwise each minute is one cause; one that restarts is none. So is a fleet at its limit,
-    by its slots or by its nodes."""
+    by its slots or by its nodes, and a fault of many nodes, which names more of them each minute."""
     topic = told(decision=Decision(action=Action.PAGE, reason="no answer", refusal=refusal), remediation=REMEDIATION)[
         -1
     ]

@@ -239,7 +239,7 @@ def test_no_more_messages_than_allowed_and_nothing_is_lost() -> None:
 
 
 def test_what_waits_is_bounded_and_what_went_is_counted() -> None:
-    """More than 200 pieces for a receiver that is away: the oldest go, and the message says how many."""
+    """More than 1,000 pieces for a receiver that is away: the oldest go, and the message says how many."""
     desk = Desk()
     desk.broken["slack"] = NotDeliveredError("503", retry_s=50)
     desk.after(1, *(f"a{number}" for number in range(MOST_WAITING + 7)))
@@ -249,7 +249,23 @@ def test_what_waits_is_bounded_and_what_went_is_counted() -> None:
     (message,) = desk.got["slack"]
     assert (len(message.data["news"]), message.data["lost"]) == (MOST_WAITING, 7)
     assert message.about.title == f"p5-1: news of {MOST_WAITING} incidents"
-    assert message.text.endswith("and 180 more\n7 older pieces of news were dropped")
+    assert message.text.endswith("and 980 more\n7 older pieces of news were dropped")
+
+
+def test_500_nodes_that_need_an_operator_at_once_page_each() -> None:
+    """5 % of 10,000 nodes, whose pages begin in one tick: a receiver of incidents gets each of them."""
+    got: list[Message] = []
+    notifier = Notifier(
+        {"pagerduty": Receiver(deliver=got.append, each_incident=True)},
+        per_hour=12,
+        wrong=lambda: [topic(f"page n{number}") for number in range(500)],
+        about=lambda: ABOUT,
+        keep=lambda _: None,
+    )
+    for second in range(0, 5 * 500 // MOST_IN_A_ROW, 5):
+        notifier.tick(T0 + timedelta(seconds=second))
+    assert {each.about.news[0].key for each in got} == {f"page n{number}" for number in range(500)}
+    assert not any(each.about.lost for each in got)
 
 
 def test_a_restart_neither_repeats_nor_loses_anything() -> None:
