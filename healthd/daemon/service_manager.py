@@ -20,6 +20,7 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from healthd.core.errors import HealthdError
+from healthd.probe.supervise import passed_on
 
 
 class SignalRequest(enum.Enum):
@@ -78,7 +79,8 @@ class Signals:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         notify(self._manager, "WATCHDOG=1")  # the whole interval for the start
         manager = {"NOTIFY_SOCKET": self._manager} if self._manager else {}
-        os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], {**os.environ, **manager})  # noqa: S606  # itself
+        environ = {**os.environ, **manager, **passed_on()}
+        os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], environ)  # noqa: S606  # itself
 
     def _loads(self) -> bool:
         """Whether the configuration loads as it is now. systemd hears of the reload, and of its end if it is none."""

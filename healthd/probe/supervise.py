@@ -9,10 +9,14 @@ none. The start after a worker that had answered does not prolong a stall either
 
 from __future__ import annotations
 
+import json
+import os
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+
+from msgspec import Struct
 
 from healthd.core.backoff import pause_s
 from healthd.core.errors import SourceBusy, SourceTimeout, SourceUnreadable
@@ -23,6 +27,8 @@ from healthd.probe.child import Child, ChildTrouble, kill_group
 MAX_BACKOFF_S = 60.0
 _CLOSE_S = 1.0
 _IDLE_EXIT = 0
+_LEFT_ALONE = "HEALTHD_WORKERS_LEFT_ALONE"
+_MOST_PASSED_ON = 20  # the kernel takes no variable of more than 128 KiB, and a mount point may have 4 KiB
 
 
 class IdleWorkers:
@@ -86,13 +92,13 @@ class Probe:
         clock: Callable[[], float] = time.monotonic,
         kill: Callable[[int], None] = kill_group,
     ) -> None:
-        self._name = name
+        self._name, self._key = name, f"{module} {name}"
         self._module, self._arguments = module, tuple(arguments)
         self._idle, self._idle_s, self._start_grace_s = idle, idle_s, start_grace_s
         self._clock, self._kill = clock, kill
         self._asking = threading.Lock()
         self._child: Child | None = None
-        self._abandoned: list[Child] = []
+        self._abandoned: list[Child | _Inherited] = [each for whose, each in _left_alone if whose == self._key]
         self._closing = self._ended = False
         self._started_at = 0.0
         self._starts = 0
@@ -104,7 +110,7 @@ class Probe:
         self._may_start_slowly = False
         self._paused_until = 0.0
         self._pause_reason = ""
-        self._trouble = ""
+        self._trouble = "no answer before healthd started again" if self._abandoned else ""
 
     def request(self, op: str, args: Mapping[str, Any], *, deadline_s: float) -> Any:
         """The worker's answer to ``op`` within ``deadline_s``, including the wait for an earlier question.
@@ -326,12 +332,50 @@ class Probe:
         if child is None or child.destroy():
             return True
         self._abandoned.append(child)
+        with _leaving:
+            _left_alone[:] = [*_still_alive(), (self._key, child)]
         return False
 
     def _refuse_if_paused(self) -> None:
         left_s = self._paused_until - self._clock()
         if left_s > 0:
             raise SourceBusy(f"{self._name} probe: {self._pause_reason}; not asked")  # the same message until it ends
+
+
+def passed_on() -> dict[str, str]:
+    """The environment of the next start in this process: it names the workers that were left alone and still live, for
+    :func:`inherit`."""
+    left = [(whose, child.pid) for whose, child in _still_alive()]
+    return {_LEFT_ALONE: json.dumps(left[:_MOST_PASSED_ON])} if left else {}
+
+
+def inherit() -> None:
+    """Know the workers that the program before left alone in this process, whose children they are: no probe starts a
+    second one beside them. To be called before the first probe is made."""
+    named = json.loads(os.environ.pop(_LEFT_ALONE, "[]"))
+    _left_alone.extend((whose, _Inherited(pid=pid)) for whose, pid in named)
+
+
+class _Inherited(Struct, frozen=True, kw_only=True):
+    """A worker that an earlier program of this process started. `healthd.sources.command` reaps it."""
+
+    pid: int
+
+    def gone(self) -> bool:
+        """Whether it has ended; never blocks."""
+        try:
+            return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+        except ChildProcessError:
+            return True
+
+
+# By module and name of their probe, in whichever Probe object: it is the resource that no second worker may ask.
+_left_alone: list[tuple[str, Child | _Inherited]] = []
+_leaving = threading.Lock()
+
+
+def _still_alive() -> list[tuple[str, Child | _Inherited]]:
+    return [(whose, child) for whose, child in _left_alone if not child.gone()]
 
 
 def _end(code: int | None) -> str:

@@ -28,6 +28,7 @@ from healthd.core import strict_modes
 from healthd.core.errors import SourceMissing, SourceTimeout, SourceUnreadable
 from healthd.core.node import CommandResult
 from healthd.probe.child import REAP_S, kill_group
+from healthd.probe.supervise import inherit
 
 LIMIT_BYTES = 4 * 1024 * 1024
 """How much of each of stdout and stderr is kept, unless the caller says otherwise."""
@@ -204,12 +205,14 @@ class CommandsUnderWay:
 
 
 def adopt_children() -> None:
-    """Know the children of the program that this process ran before, so that each is reaped once it has ended: a reload
-    starts healthd again in its own process. To be called before this program starts any."""
+    """Know the children of the program that this process ran before, so that each is reaped once it has ended, and that
+    a probe starts no second worker beside one that was left alone: a reload starts healthd again in its own process. To
+    be called before this program starts any."""
     with contextlib.suppress(ChildProcessError):  # it has none, as at any other start
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         with _left_lock:
             _inherited.update(_children())
+    inherit()
 
 
 def abandoned() -> tuple[Abandoned, ...]:

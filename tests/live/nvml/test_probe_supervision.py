@@ -18,6 +18,7 @@ from healthd.core.errors import SourceBusy, SourceMissing, SourceTimeout, Source
 from healthd.probe.child import kill_group
 from healthd.probe.supervise import IdleWorkers, Probe
 from tests.support.limits import limit_s
+from tests.support.running import ROOT
 
 
 class Clock(Protocol):
@@ -223,6 +224,48 @@ def test_a_worker_that_does_not_die_is_abandoned(
     second = ask(probe, "pid")
     assert second != pid
     kill_group(second)
+
+
+_RELOADED = """
+import os, signal, sys
+from healthd.core.errors import SourceBusy, SourceTimeout
+from healthd.daemon.service_manager import Signals
+from healthd.probe.supervise import Probe
+from healthd.sources.command import abandoned, adopt_children
+
+def stop(pid):
+    os.kill(pid, signal.SIGSTOP)
+    os.environ["STOPPED"] = str(pid)
+
+adopt_children()
+probe, other = (Probe(name, module=sys.argv[1], kill=stop) for name in ("odd", "other"))
+try:
+    probe.request("sleep", {"seconds": 60}, deadline_s=2.0)
+except (SourceBusy, SourceTimeout) as error:
+    print(type(error).__name__, f"worker {os.environ['STOPPED']} was killed and" in str(error), flush=True)
+print(other.request("echo", {}, deadline_s=60.0), flush=True)
+if "busy" not in os.environ.get("SEEN", ""):
+    os.environ["SEEN"] = "busy" if "SEEN" in os.environ else "first"
+    signals = Signals("", None, dict)
+    signals.reloads = True
+    signals.start_again()
+os.kill(int(os.environ["STOPPED"]), signal.SIGKILL)
+while probe.state().abandoned:
+    abandoned()
+print(probe.request("echo", {}, deadline_s=60.0))
+"""
+
+
+def test_a_worker_that_does_not_die_is_known_after_each_reload(odd_family: str, tmp_path: Path) -> None:
+    """What starts again in the daemon's process starts no second worker beside it for as long as it lives. Another
+    probe has its own."""
+    script = tmp_path / "reloaded.py"
+    script.write_text(_RELOADED)
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), *sys.path]))}
+    argv = [sys.executable, str(script), odd_family]
+    done = subprocess.run(argv, env=environ, capture_output=True, text=True, timeout=limit_s(90), check=False)
+    busy = ["SourceBusy True", "{}"]
+    assert done.stdout.splitlines() == ["SourceTimeout True", "{}", *busy, *busy, "{}"], done.stderr
 
 
 def test_one_question_at_a_time(make: Callable[..., Probe]) -> None:
