@@ -12,6 +12,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
+
 from healthd.config.key_lines import Key, key_lines, line_of
 from healthd.config.schema.config import PolicySection
 from healthd.config.schema.rule import PolicyRule
@@ -83,7 +85,7 @@ def as_rule(row: PolicyRule, *, site: bool) -> Rule:
         reason=row.reason,
         source=row.source,
         components=row.components,
-        instance_types=row.instance_types,
+        instance_types=tuple(each.removeprefix("ml.") for each in row.instance_types),
         together_with=row.together_with,
         ladder=None if row.ladder is None else tuple(Remedy(rung) for rung in row.ladder),
         on_job=None if row.on_job is None else parse(row.on_job),
@@ -125,10 +127,8 @@ def _problems(tree: Mapping[str, Any], text: str, source: str) -> Iterator[Probl
         return
     wrong = tuple(row_problems(rows, _ROWS, from_environment=False))
     for row in wrong:
-        at = line_of(lines, ("rule", *row.place.strip("[").replace("]", "").split(".")))
-        yield Problem(
-            source=source, line=at, key=f"rule{row.place}", value=row.value, wrong=row.wrong, advice=row.advice
-        )
+        at = line_of(lines, ("rule", *row.key.strip("[").replace("]", "").split(".")))
+        yield replace(row, source=source, line=at, key=f"rule{row.key}")
     if not wrong:
         rules = tuple(as_rule(row, site=True) for row in converted(rows, _ROWS))
         yield from _names_twice(rules, source)

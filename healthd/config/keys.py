@@ -17,7 +17,7 @@ from healthd.config.key_lines import Key
 from healthd.config.schema import config as schema
 from healthd.config.table_lists import row_problems
 from healthd.config.toml_text import Problem
-from healthd.config.values import close_match, converted, expected, from_text, is_section, meant, shortened
+from healthd.config.values import close_match, converted, expected, from_text, instead, is_section, shortened
 from healthd.core.errors import RegistrationError
 
 # A variable whose name differs from its key: clients use it without reading any configuration.
@@ -143,9 +143,8 @@ def checked(
     """
     rows = list(row_problems(value, hint, from_environment=from_environment))
     for row in rows:
-        at = place.within + dotted(key) + row.place
-        line = line_of_row((*key, *re.findall(r"\w+", row.place))) if line_of_row else place.line
-        yield replace(place, line=line).problem(at, row.wrong, row.advice, value=row.value)
+        line = line_of_row((*key, *re.findall(r"\w+", row.key))) if line_of_row else place.line
+        yield replace(row, source=place.source, line=line, key=place.within + dotted(key) + row.key)
     if not rows:
         yield _leaf(key, value, hint, place=place, allowed=allowed, from_environment=from_environment)
 
@@ -163,8 +162,7 @@ def _leaf(
     try:
         fitting = from_text(value, hint) if from_environment else converted(value, hint)
     except ValueError:
-        guess = meant(value, hint)
-        advice = f"did you mean {guess}?" if guess else "correct the value, or leave it out for the default"
+        advice = instead(value, hint, "correct the value, or leave it out for the default")
         return place.problem(name, f"expected {expected(hint)}", advice, value=shortened(value))
     return Setting(key=key, value=fitting, origin=place.origin)
 

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, get_type_hints
 
-from msgspec import Struct
 from msgspec.structs import fields
 
-from healthd.config.values import as_toml, choices, close_match, converted, expected, row_class, shortened
+from healthd.config.toml_text import Problem
+from healthd.config.values import as_toml, converted, did_you_mean, expected, instead, row_class, shortened
+
+_CORRECT = "correct the value"
 
 
-class RowProblem(Struct, frozen=True, kw_only=True):
-    """One mistake. ``place`` is such as ``[0].name``, counted from 0 as TOML's own lists are; ``value`` as TOML."""
+def row_problems(value: Any, hint: Any, *, from_environment: bool) -> Iterator[Problem]:
+    """The mistakes in the rows of ``value``, if ``hint`` is a list of tables and ``value`` a list at all.
 
-    place: str
-    wrong: str
-    value: str = ""
-    advice: str = "correct the value"
-
-
-def row_problems(value: Any, hint: Any, *, from_environment: bool) -> Iterator[RowProblem]:
-    """The mistakes in the rows of ``value``, if ``hint`` is a list of tables and ``value`` a list at all."""
+    ``key`` is the place in the list, such as ``[0].name``, counted from 0 as TOML's own lists are; the caller adds the
+    list's own place.
+    """
     cls = row_class(hint)
     rows = _from_text(value) if from_environment and cls else value
     for number, row in enumerate(rows if cls and isinstance(rows, list) else []):
@@ -29,50 +26,38 @@ def row_problems(value: Any, hint: Any, *, from_environment: bool) -> Iterator[R
         if isinstance(row, dict):
             yield from _wrong(place, row, cls)
         else:
-            yield RowProblem(place=place, value=shortened(row), wrong=f"expected a table with {_names(cls)}")
+            wrong = f"expected a table with {', '.join(item.name for item in fields(cls))}"
+            yield Problem(source="", key=place, value=shortened(row), wrong=wrong, advice=_CORRECT)
 
 
-def _wrong(place: str, row: dict[str, Any], cls: Any) -> Iterator[RowProblem]:
+def _wrong(place: str, row: dict[str, Any], cls: Any) -> list[Problem]:
     hints = get_type_hints(cls, include_extras=True)
-    wrong = [*_wrong_keys(place, row, cls), *_wrong_values(place, row, hints)]
-    yield from wrong
-    if not wrong:
+    problems = [each for name, item in row.items() if (each := _misfit(f"{place}.{name}", name, item, hints))]
+    problems += [
+        Problem(source="", key=f"{place}.{item.name}", wrong="missing", advice="add it")
+        for item in fields(cls)
+        if item.required and item.name not in row
+    ]
+    if not problems:
         try:
             cls(**{name: converted(item, hints[name]) for name, item in row.items()})
         except ValueError as error:
-            yield RowProblem(place=place, wrong=str(error))
+            problems.append(Problem(source="", key=place, wrong=str(error), advice=_CORRECT))
+    return problems
 
 
-def _wrong_keys(place: str, row: dict[str, Any], cls: Any) -> Iterator[RowProblem]:
-    known = [item.name for item in fields(cls)]
-    for name, item in row.items():
-        if name not in known:
-            advice = _guess(name, known) or f"expected {_names(cls)}"
-            yield RowProblem(place=f"{place}.{name}", value=shortened(item), wrong="no such key", advice=advice)
-    for item in fields(cls):
-        if item.required and item.name not in row:
-            yield RowProblem(place=f"{place}.{item.name}", wrong="missing", advice="add it")
-
-
-def _wrong_values(place: str, row: dict[str, Any], hints: dict[str, Any]) -> Iterator[RowProblem]:
-    for name, item in row.items():
-        if name not in hints:
-            continue
+def _misfit(place: str, name: str, item: Any, hints: Mapping[str, Any]) -> Problem | None:
+    """The mistake in one key of a row, or None."""
+    if name not in hints:
+        wrong, advice = "no such key", did_you_mean(name, hints, f"expected {', '.join(hints)}")
+    else:
         try:
             converted(item, hints[name])
         except ValueError:
-            guess = _guess(item, choices(hints[name])) if isinstance(item, str) else ""
-            wrong, advice = f"expected {expected(hints[name])}", guess or "correct the value"
-            yield RowProblem(place=f"{place}.{name}", value=shortened(item), wrong=wrong, advice=advice)
-
-
-def _guess(word: str, known: Iterable[str]) -> str:
-    guess = close_match(word, known)
-    return f'did you mean "{guess}"?' if guess else ""
-
-
-def _names(cls: Any) -> str:
-    return ", ".join(item.name for item in fields(cls))
+            wrong, advice = f"expected {expected(hints[name])}", instead(item, hints[name], _CORRECT)
+        else:
+            return None
+    return Problem(source="", key=place, value=shortened(item), wrong=wrong, advice=advice)
 
 
 def _from_text(text: str) -> Any:

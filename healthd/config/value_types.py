@@ -18,5 +18,7 @@ NodeUrl = Annotated[
     Meta(pattern=r"^(https?://\S*\{node\}\S*)?\Z", description='a URL with "{node}" for the node\'s name, or ""'),
 ]
 Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9._-]*\Z", description='letters, digits, ".", "_" and "-", or ""')]
+SomeName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9._-]+\Z", description='letters, digits, ".", "_" and "-"')]
+MaybeLabelKey = Annotated[str, Meta(pattern=r"^[^=\s]*\Z", description='the key of a label, or ""')]
 Label = Annotated[str, Meta(pattern=r"^[^=\s]+=[^\n]*\Z", description="key=value")]
 Glob = Annotated[str, Meta(min_length=1, description="a name, or a glob with *, ? or [...]")]

@@ -101,17 +101,17 @@ def choices(hint: Any) -> tuple[str, ...]:
     return ()
 
 
-def meant(value: Any, hint: Any) -> str:
-    """The value of type ``hint`` that was probably meant, as TOML: the most similar word of a choice, or the seconds of
-    a length of time; "" where there is none."""
+def instead(value: Any, hint: Any, otherwise: str) -> str:
+    """The end of a message about a value that does not fit: the value of type ``hint`` that was probably meant, as
+    TOML, which is the most similar word of a choice or the seconds of a length of time; else ``otherwise``."""
     if not isinstance(value, str):
-        return ""
+        return otherwise
     if guess := close_match(value, choices(hint)):
-        return toml_value(guess)
+        return f"did you mean {toml_value(guess)}?"
     length = re.fullmatch(_LENGTH, value.lower())
     if length is None or not expected(hint).startswith("seconds"):
-        return ""
-    return f"{float(length[1]) * _UNIT_S[length[2]]:g}"
+        return otherwise
+    return f"did you mean {float(length[1]) * _UNIT_S[length[2]]:g}?"
 
 
 def toml_value(value: Any) -> str:

@@ -198,7 +198,8 @@ def layered(
     A rule that names instance types does not hold on a machine whose type is not known.
     """
     rules = (*site, *shipped, *STANDING)
-    holding = (rule for rule in rules if not rule.instance_types or _fits(instance_type or "", rule.instance_types))
+    bare = (instance_type or "").removeprefix("ml.")
+    holding = (rule for rule in rules if not rule.instance_types or _fits(bare, rule.instance_types))
     return Policy(name=name, rules=tuple(holding), on_job=on_job, notify_owner=notify_owner)
 
 

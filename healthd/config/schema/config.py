@@ -21,7 +21,7 @@ from healthd.config.schema.notify import MetricsSection, NotifySection
 from healthd.config.schema.provisioner import ProvisionerSection
 from healthd.config.schema.replay import ReplaySection
 from healthd.config.schema.rule import OnJobText, PolicyRule
-from healthd.config.value_types import Glob, Label, MaybePath, MaybeUrl, Name
+from healthd.config.value_types import Label, MaybeLabelKey, MaybePath, MaybeUrl, Name, SomeName
 from healthd.core.model import Mode
 from healthd.core.setting_types import AbsolutePath, Seconds
 
@@ -56,7 +56,11 @@ MaybeTime = Annotated[
 ]
 Days = Annotated[float, Meta(gt=0, le=365, description="days, more than 0 and at most 365")]
 Labels = Annotated[tuple[Label, ...], Meta(min_length=1, description='a list of labels such as "pool=train"')]
-Patterns = Annotated[tuple[Glob, ...], Meta(min_length=1, description="a list of names or globs such as p5.*")]
+Pattern = Annotated[str, Meta(pattern=r"^([^,\[]|\[[^\]]*\])+\Z")]
+Patterns = Annotated[
+    tuple[Pattern, ...],
+    Meta(min_length=1, description="a list of names or globs such as p5.*, an element for each, none with a comma"),
+]
 
 
 class NodeSection(Struct, frozen=True, kw_only=True):
@@ -273,7 +277,9 @@ class FreezeWindow(Struct, frozen=True, kw_only=True):
             if self.start or self.end or not self.hours:
                 raise ValueError("freeze: cron goes with hours, and without start and end")
             self._check_cron()
-        elif not (self.start and self.end and datetime.fromisoformat(self.start) < datetime.fromisoformat(self.end)):
+            return
+        times = [datetime.fromisoformat(each) for each in (self.start, self.end) if each]
+        if self.hours or len(times) < 2 or times[0] >= times[1]:
             raise ValueError("freeze: give start and a later end, or cron and hours")
 
     def _check_cron(self) -> None:
@@ -370,7 +376,7 @@ class RemediationSection(Struct, frozen=True, kw_only=True):
     opt_out_feature: Name = "healthd-opt-out"
     """While the node has this Slurm feature, available or active, healthd only observes on it. Empty: none does."""
 
-    opt_out_label: str = "healthd.io/opt-out"
+    opt_out_label: MaybeLabelKey = "healthd.io/opt-out"
     """While ``node.labels`` has this key with any value but ``false``, healthd only observes on the node. In Kubernetes
     a label or an annotation of the Node does it as well, for its agent and for ``healthd controller``. Empty: none
     does."""
@@ -379,8 +385,8 @@ class RemediationSection(Struct, frozen=True, kw_only=True):
 class ScopeBudget(Struct, frozen=True, kw_only=True):
     """The budget of one partition or instance group."""
 
-    name: Name
-    """The name of the Slurm partition."""
+    name: SomeName
+    """The name of the Slurm partition. Not ``cluster``: that is the whole fleet's, ``budget.max_out``."""
 
     max_out: Count | SomePercent
     """The most of its nodes that may be out: a number, or a percentage of them, rounded down but at least 1."""
@@ -420,6 +426,14 @@ class BudgetSection(Struct, frozen=True, kw_only=True):
     scope: tuple[ScopeBudget, ...] = ()
     """Further budgets, each ``[[budget.scope]]`` with ``name`` and ``max_out``: a node of such a partition needs a slot
     there as well as in the cluster's. None: the cluster's alone."""
+
+    def __post_init__(self) -> None:
+        """Refuse two limits for one scope."""
+        names = [scope.name for scope in self.scope]
+        if twice := next((name for name in names if names.count(name) > 1), ""):
+            raise ValueError(f"budget.scope: two have the name {twice!r}; keep one")
+        if "cluster" in names:
+            raise ValueError("budget.scope: the name 'cluster' is the whole fleet's; set budget.max_out")
 
 
 class PolicySection(Struct, frozen=True, kw_only=True):

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct
 
 from healthd.config.schema.daemon import MaybeAddress
-from healthd.config.value_types import Glob, Label, Name, NodeUrl
+from healthd.config.value_types import Glob, Label, Name, NodeUrl, SomeName
 from healthd.core.setting_types import AbsolutePath, Seconds
 
 Interval = Annotated[float, Meta(ge=0.2, le=120, description="seconds, from 0.2 to 120")]
@@ -19,7 +19,6 @@ LabelGlob = Annotated[Label, Meta(description="key=value, the value a glob")]
 SyncTimeout = Annotated[float, Meta(ge=5, le=86_400, description="seconds, from 5 to 86400")]
 SilenceTimeout = Annotated[float, Meta(ge=1, le=86_400, description="seconds, from 1 to 86400")]
 CompareEvery = Annotated[float, Meta(ge=0, le=86_400, description="seconds, at most 86400; 0 for never")]
-RuleName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9._-]+\Z", description='letters, digits, ".", "_" and "-"')]
 After = Annotated[float, Meta(ge=0, le=2_592_000, description="seconds, at most 2592000")]
 Grace = Annotated[int, Meta(ge=0, le=86_400, description="seconds, at most 86400")]
 
@@ -27,7 +26,7 @@ Grace = Annotated[int, Meta(ge=0, le=86_400, description="seconds, at most 86400
 class DrainRule(Struct, frozen=True, kw_only=True):
     """A rule for some pods on a node that healthd took out. The first rule that matches a pod decides."""
 
-    name: RuleName
+    name: SomeName
     """The name of the rule in the log."""
 
     mode: Literal["never", "complete", "evict", "evict_after"]

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
-from healthd.config.value_types import Glob, MaybePath
+from healthd.config.value_types import Glob, MaybeLabelKey, MaybePath
 from healthd.core.setting_types import AbsolutePath
 
 CallSeconds = Annotated[float, Meta(ge=0.1, le=60, description="seconds, from 0.1 to 60")]
@@ -18,7 +18,6 @@ StartSeconds = Annotated[float, Meta(ge=0, le=600, description="seconds, at most
 Namespace = Annotated[
     str, Meta(pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\Z", description="the name of a namespace, such as healthd")
 ]
-LabelKey = Annotated[str, Meta(pattern=r"^[^=\s]*\Z", description='the key of a label, or ""')]
 
 
 class KubernetesSection(Struct, frozen=True, kw_only=True):
@@ -33,7 +32,7 @@ class KubernetesSection(Struct, frozen=True, kw_only=True):
     timeout_s: CallSeconds = 5.0
     """Deadline of one call, in seconds. A call past it may have been applied, and healthd reads back its effect. Five:
     an API server that takes longer is overloaded, and healthd must not add to that."""
-    scope_label: LabelKey = ""
+    scope_label: MaybeLabelKey = ""
     """The label whose value names the ``[[budget.scope]]`` of a node, such as ``eks.amazonaws.com/nodegroup``,
     ``karpenter.sh/nodepool`` or ``sagemaker.amazonaws.com/instance-group-name``. Empty: only the cluster's scope."""
 

@@ -14,8 +14,9 @@ from healthd.core.model import REMEDY_RANK, Mode, Remedy
 
 RuleName = Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9-]{0,63}\Z", description='lower-case letters, digits and "-"')]
 Sentence = Annotated[str, Meta(pattern=r"\S", max_length=1000, description="a text that is not empty")]
+CodeGlob = Annotated[str, Meta(pattern=r"^[^\s]+\Z", description="a finding code or a glob, such as gpu.remap.*")]
 CodeGlobs = Annotated[
-    tuple[Annotated[str, Meta(pattern=r"^[^\s]+\Z")], ...],
+    tuple[CodeGlob, ...],
     Meta(
         min_length=1, max_length=256, description="a list of finding codes or globs, such as gpu.xid.79 or gpu.remap.*"
     ),
@@ -48,13 +49,14 @@ class PolicyRule(Struct, frozen=True, kw_only=True):
     """The source: a document, a ticket, a name."""
 
     components: tuple[Kind, ...] = ()
-    """Only on components of these kinds: ``gpu``, ``nvswitch``, ``efa``, ``disk``, ``mount``, ``node``. Empty: any."""
+    """Only on components of these kinds: the first word of ``component`` in ``healthd status --json``, such as ``gpu``,
+    ``nvlink``, ``nvswitch``, ``efa``, ``nvme``, ``mount``, ``driver`` or ``node``. Empty: any."""
 
     instance_types: tuple[TypeGlob, ...] = ()
-    """Only on these instance types, such as ``p5.*``. Empty: any. On a machine of unknown type, a rule that names types
-    does not hold."""
+    """Only on these instance types, such as ``p5.*``; ``ml.`` is stripped. Empty: any. On a machine of unknown type, a
+    rule that names types does not hold."""
 
-    together_with: tuple[TypeGlob, ...] = ()
+    together_with: tuple[CodeGlob, ...] = ()
     """Only while another of these codes is open on the same component, or on the node. Empty: always."""
 
     ladder: tuple[Rung, ...] | None = None

@@ -265,6 +265,18 @@ def test_all_mistakes_are_told_at_once(tmp_path: Path) -> None:
         ("[budget]\nmax_out = '101%'\n", 'percentage such as "5%"'),
         ("[budget]\nmax_out = '0%'\n", 'percentage such as "5%", not 0'),
         ("[budget]\nmax_out = '00.0%'\n", 'percentage such as "5%", not 0'),
+        ('[[budget.scope]]\nname = "cluster"\nmax_out = 9\n', "'cluster' is the whole fleet's; set budget.max_out"),
+        ('[[budget.scope]]\nname = "a"\nmax_out = 9\n' * 2, "budget.scope: two have the name 'a'; keep one"),
+        ('[[budget.scope]]\nname = ""\nmax_out = 9\n', 'budget.scope[0].name = "": expected letters, digits'),
+        (
+            '[[controller.drain]]\nname = "a"\nmode = "evict_after"\nafter_s = "10m"\n',
+            "seconds, at most 2592000; did you mean 600?",
+        ),
+        ("[remediation]\nopt_out_label = 'a/b=true'\n", 'expected the key of a label, or ""'),
+        (
+            "[[remediation.freeze]]\nreason = 'x'\nstart = '2026-12-20T18:00Z'\nend = '2026-12-21T18:00Z'\nhours = 5\n",
+            "give start and a later end, or cron and hours",
+        ),
         ("[node]\nname = 2020-01-01\n", "node.name = 2020-01-01: expected letters"),
         ("[provisioner.local]\nreboot_command = 'reboot'\n", "expected a list, each element a text in quotes"),
         ('[checks."gpu.ecc"]\nmax_correctable = -1\n', "max_correctable is -1, expected at least 0"),

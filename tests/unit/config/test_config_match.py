@@ -230,6 +230,8 @@ def test_nobody_to_ask_applies_none_and_says_so(tmp_path: Path) -> None:
         ),
         ("[[match]]\nhost = []\n", "2: match[0].host = []: expected a list of names or globs such as p5.*"),
         ('[[match]]\nhost = "p5"\n', '2: match[0].host = "p5": expected a list of names'),
+        ('[[match]]\nhost = ["p5-[1-4],p5-9"]\n', '2: match[0].host = ["p5-[1-4],p5-9"]: expected a list of names'),
+        ('[[match]]\njob_qos = ["high,low"]\n', '2: match[0].job_qos = ["high,low"]: expected a list of names'),
         ('[[match]]\nhots = ["p5"]\n', "2: match[0].hots: no such key; did you mean match[0].host?"),
         ('[[match]]\nlabel = ["train"]\n', '2: match[0].label = ["train"]: expected a list of labels'),
         (

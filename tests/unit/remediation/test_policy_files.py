@@ -141,6 +141,17 @@ def test_a_sites_rule_comes_first() -> None:
 # mistakes
 
 
+def test_a_rule_may_name_an_instance_type_as_sagemaker_does() -> None:
+    """``ml.p5.48xlarge`` is p5.48xlarge, as in ``[[match]]``: healthd knows a node of HyperPod by the latter."""
+    rule = PolicyRule(
+        name="ours", codes=("gpu.xid.79",), reason="x", source="y", instance_types=("ml.p5.*",), ladder=()
+    )
+    section = PolicySection(rule=(rule,))
+    for known in ("p5.48xlarge", "ml.p5.48xlarge"):
+        assert ladder(policy_of(section, known), xid(79)) == ()
+    assert ladder(policy_of(section, "p4d.24xlarge"), xid(79)) == (REBOOT, REPLACE)
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -149,7 +160,7 @@ def test_a_sites_rule_comes_first() -> None:
         ("rule = 3\n", "p.toml:1: rule = 3: expected a list of tables; write [[rule]] and its keys below"),
         (
             GOOD + 'lader = ["reset_gpu"]\n',
-            'p.toml:6: rule[0].lader = ["reset_gpu"]: no such key; did you mean "ladder"?',
+            'p.toml:6: rule[0].lader = ["reset_gpu"]: no such key; did you mean ladder?',
         ),
         (GOOD + 'ladder = ["reset"]\n', 'each element one of "ask_human", "reset_gpu", "reboot_node", "replace_node"'),
         (GOOD + 'ladder = ["replace_node", "reset_gpu"]\n', "replace_node, reset_gpu goes down; expected each remedy"),
