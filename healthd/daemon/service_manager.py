@@ -14,13 +14,17 @@ import os
 import signal
 import socket
 import sys
+import threading
 import time
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from healthd.core.errors import HealthdError
+from healthd.core.errors import HealthdError, SourceTimeout
 from healthd.probe.supervise import passed_on
+
+_LOAD_TIMEOUT_S = 30.0  # a platform of AWS that has to be found out takes half of it
+_KEEPS_WATCHDOG_S = 1.0
 
 
 class SignalRequest(enum.Enum):
@@ -31,12 +35,16 @@ class SignalRequest(enum.Enum):
 
 
 class Signals:
-    """The signals of one service. ``load`` raises HealthdError where the configuration cannot be used as it is now."""
+    """The signals of one service. ``load`` raises HealthdError where the configuration cannot be used as it is now; one
+    that takes longer than ``load_timeout_s`` cannot be used either."""
 
-    def __init__(self, manager: str, log: Any, load: Callable[[], object]) -> None:
-        self._manager, self._log, self._load = manager, log, load
+    def __init__(
+        self, manager: str, log: Any, load: Callable[[], object], *, load_timeout_s: float = _LOAD_TIMEOUT_S
+    ) -> None:
+        self._manager, self._log, self._load, self._load_timeout_s = manager, log, load, load_timeout_s
         # A handler runs in the middle of whatever the main thread does; an Event's lock may be its own just then.
         self._requests: SimpleQueue[SignalRequest] = SimpleQueue()
+        self._rehearsal: _Rehearsal | None = None
         self.reloads = False
         """Whether the end that is due is for a new configuration: `start_again` follows it."""
 
@@ -86,13 +94,49 @@ class Signals:
         """Whether the configuration loads as it is now. systemd hears of the reload, and of its end if it is none."""
         notify(self._manager, f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}")
         try:
-            self._load()
+            self._rehearse()
         except HealthdError as error:
             self._log.error("reload.refused", error=str(error))
             notify(self._manager, "READY=1")
             return False
         self._log.info("reload.taken")
         return True
+
+    def _rehearse(self) -> None:
+        """Load the configuration in a thread: its files, a policy or Slurm's folder may lie on a file system that
+        hangs. Raises what that raises, and SourceTimeout; beside one that hangs there is no second."""
+        if self._rehearsal is None or not self._rehearsal.is_alive():
+            self._rehearsal = _Rehearsal(self._load)
+            self._rehearsal.start()
+            self._rehearsal.wait(self._load_timeout_s, lambda: notify(self._manager, "WATCHDOG=1"))
+        if self._rehearsal.is_alive():
+            what = "the configuration, or what it names, cannot be read"
+            raise SourceTimeout(f"{what} within {self._load_timeout_s:g} s: a file system hangs")
+        if self._rehearsal.failure is not None:
+            raise self._rehearsal.failure
+
+
+class _Rehearsal(threading.Thread):
+    """One attempt to load a configuration. ``failure``: of one that has ended."""
+
+    def __init__(self, load: Callable[[], object]) -> None:
+        super().__init__(name="reload", daemon=True)
+        self._load = load
+        self.failure: Exception | None = None
+
+    def run(self) -> None:
+        """Load it."""
+        try:
+            self._load()
+        except Exception as error:  # noqa: BLE001 - the thread that waits raises it
+            self.failure = error
+
+    def wait(self, timeout_s: float, tick: Callable[[], None]) -> None:
+        """Wait for its end, at most so long, and call ``tick`` meanwhile."""
+        until_s = time.monotonic() + timeout_s
+        while self.is_alive() and (left_s := until_s - time.monotonic()) > 0:
+            tick()
+            self.join(min(left_s, _KEEPS_WATCHDOG_S))
 
 
 def take_address() -> str:
