@@ -82,12 +82,15 @@ class Workshop:
 
     def node(self, instance_type: str = "p5.48xlarge") -> Rig:
         """A node of this type that is well, and was looked at once. The worker of NVML is the one that the node before
-        had: so much later that what it refused there no longer counts."""
+        had: so much later that what it refused there no longer counts, and asked once, so that it knows these GPUs."""
         if instance_type not in self._well:
             self._well[instance_type] = Rig(self, instance_type, root=Path(mkdtemp(dir=self.folder)))
             self._well[instance_type].look()
         self._now_s += 2 * KEPT_S
-        return self._well[instance_type].copy()
+        node = self._well[instance_type].copy()
+        self.write(node.nvml)
+        self.nvml.ask()
+        return node
 
     def source(self, **settings: Any) -> NvmlSource:
         """Another worker of the simulated NVML, for a node that will not give its back."""
