@@ -31,6 +31,7 @@ except the handle; ``crash`` ends the process with SIGSEGV. Library faults meet 
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import time
@@ -87,6 +88,7 @@ _GPU_FAULTS = {
     "reset_required": NvmlReturn.RESET_REQUIRED,
     "unknown_error": NvmlReturn.UNKNOWN,
 }
+_NO_HANDLE = frozenset({"lost", "unknown_error"})
 
 
 def parse_state(text: str) -> dict[str, str]:
@@ -119,6 +121,7 @@ class SimNvml:
         self._path = path
         self._seen: tuple[int, int, int] | None = None
         self._state: dict[str, str] = {}
+        self._count = 0
         self._initialised = False
         self._gpus = set[int]()
 
@@ -140,10 +143,7 @@ class SimNvml:
     def count(self) -> int:
         """The GPUs that are known, a lost one included."""
         self._enter()
-        index = 0
-        while f"gpu{index}.uuid" in self._state:
-            index += 1
-        return index
+        return self._count
 
     def excluded_count(self) -> int:
         """The GPUs that an administrator excluded."""
@@ -154,8 +154,7 @@ class SimNvml:
         """The handle of a GPU for the other calls."""
         if index >= self.count():
             raise NvmlError(NvmlReturn.INVALID_ARGUMENT)
-        fault = self._state.get(f"gpu{index}.fault", "none")
-        if fault in ("lost", "unknown_error"):
+        if (fault := self._fault(index)) in _NO_HANDLE:
             raise NvmlError(_GPU_FAULTS[fault])
         if index not in self._gpus:
             time.sleep(float(self._state.get(f"gpu{index}.starts_s", 0)))
@@ -164,6 +163,7 @@ class SimNvml:
 
     def identity(self, handle: int) -> tuple[str, str]:
         """UUID and PCI bus id."""
+        self._read_state()
         self._enter_gpu(handle, even_if_reset_required=True)
         return self._line(f"gpu{handle}.uuid"), self._line(f"gpu{handle}.pci")
 
@@ -179,7 +179,7 @@ class SimNvml:
             return self.identity(handle)[0]
         self._enter_gpu(handle)
         if name == _P2P:
-            return [self._peer(handle, peer, *arguments) for peer in range(self.count())]
+            return [self._peer(handle, peer, *arguments) for peer in range(self._count)]
         return _shaped(name, self._of(handle, name, *arguments))
 
     def fields(self, handle: int, wanted: Sequence[tuple[int, int]]) -> list[int | float | NvmlError]:
@@ -190,24 +190,34 @@ class SimNvml:
     # -- the state ----------------------------------------------------------------------------------------------------
 
     def _enter(self) -> None:
-        """The beginning of every call: the current file, and the library's own fault."""
+        """The beginning of a call that is about no GPU: the current file, and the library's own fault."""
+        self._read_state()
+        self._refuse()
+
+    def _read_state(self) -> None:
         try:
             now = os.stat(self._path)
             if self._seen != (seen := (now.st_mtime_ns, now.st_size, now.st_ino)):
                 with open(self._path, encoding="utf-8") as file:
                     self._state = parse_state(file.read())
+                self._count = next(index for index in itertools.count() if f"gpu{index}.uuid" not in self._state)
                 self._seen = seen
         except FileNotFoundError as error:
             raise SourceMissing(f"simulated NVML: the state file {self._path} is not there") from error
+
+    def _refuse(self) -> None:
         _suffer(self._state.get("lib.fault", "none"), _LIBRARY_FAULTS)
         if not self._initialised:
             raise NvmlError(NvmlReturn.UNINITIALIZED)
 
     def _enter_gpu(self, index: int, *, even_if_reset_required: bool = False) -> None:
-        self._enter()
-        fault = self._state.get(f"gpu{index}.fault", "none")
+        self._refuse()
+        fault = self._fault(index)
         if not (even_if_reset_required and fault == "reset_required"):
             _suffer(fault, _GPU_FAULTS)
+
+    def _fault(self, index: int) -> str:
+        return self._state.get(f"gpu{index}.fault", "none")
 
     def _of(self, index: int, name: str, *arguments: int) -> str:
         exact = f"gpu{index}.{name}({','.join(map(str, arguments))})"
@@ -217,9 +227,7 @@ class SimNvml:
         """The status between two GPUs; None where the other has no handle."""
         if peer == index:
             return 0
-        try:
-            self.handle(peer)
-        except NvmlError:
+        if self._fault(peer) in _NO_HANDLE:
             return None
         return _numbers(self._of(index, _P2P, peer, capability))[0]
 
