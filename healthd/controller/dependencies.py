@@ -42,6 +42,8 @@ def make_controller(
     platform_texts: Collection[str] = (),
     boot_id: Callable[[str], str] | None = None,
     stats: RepairStats | None = None,
+    monotonic_s: Callable[[], float] = time.monotonic,
+    clock: Callable[[], datetime] = lambda: datetime.now(UTC),
 ) -> Controller:
     """The controller of a configuration. ``opt_out``: the feature by which the cluster opts a node out; ``feature_is``
     is the cluster's word for it. The other arguments are those of Controller."""
@@ -54,8 +56,8 @@ def make_controller(
         rules=lambda: controller_rules(config, opt_out, feature_is),
         timeouts=controller_timeouts(config),
         silent_s=config.controller.silent_s,
-        monotonic_s=time.monotonic,
-        clock=lambda: datetime.now(UTC),
+        monotonic_s=monotonic_s,
+        clock=clock,
         poll_s=_SYNCS_PER_POLL * config.controller.interval_s,
         platform_texts=platform_texts,
         boot_id=boot_id,

@@ -5,6 +5,7 @@ It calls AWS only with ``kind = "auto"`` on a node without a known file or tag, 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
@@ -129,6 +130,7 @@ def open_for_kubernetes(
     label: Callable[[], str] | None = None,
     run: Callable[..., CommandResult] = run_command,
     calls: RequestStats | None = None,
+    monotonic_s: Callable[[], float] = time.monotonic,
 ) -> Provisioner:
     """The provisioner of a node of Kubernetes, for the controller. ``machine``: the instance behind its Node now, by
     its providerID; raises BackendUnknown. ``claims``: Karpenter's. ``leads`` raises BackendRefused where
@@ -136,7 +138,7 @@ def open_for_kubernetes(
     section = config.provisioner
     subject = TargetNode(node=node, here=False, instance_id=instance_id)
     if channel_of(section) is RepairChannel.NODE_CLAIM:
-        return KarpenterProvisioner(subject=subject, machine=machine, claims=claims)
+        return KarpenterProvisioner(subject=subject, machine=machine, claims=claims, monotonic_s=monotonic_s)
     found = found_by_controller(section, metadata)
     inner = open_for(section, subject, found, None, run=run, calls=calls, label=label)
     if isinstance(inner, Ec2Provisioner) and inner.moves:

@@ -15,6 +15,7 @@ from functools import partial
 from tests.simulation.changes import CHANGES
 from tests.simulation.fleet import Report
 from tests.simulation.kube_fleet import KubeSimulation, Violation
+from tests.simulation.kube_platform import KINDS
 from tests.simulation.many import lived, lives
 from tests.simulation.mutations import table
 
@@ -61,8 +62,8 @@ def main() -> int:
 
 def kubernetes(seeds: range, hours: float) -> int:
     """Fleets on Kubernetes, one after another, until the first violation."""
-    for seed in seeds:
-        fleet = KubeSimulation(seed)
+    for seed, platform in ((seed, (None, *KINDS)[seed % (len(KINDS) + 1)]) for seed in seeds):
+        fleet = KubeSimulation(seed, platform=platform)
         try:
             fleet.live(hours)
         except Violation as violation:
@@ -70,7 +71,8 @@ def kubernetes(seeds: range, hours: float) -> int:
             return 1
         told = f"messages {fleet.pager.messages}, pages {fleet.pager.pages}"
         acts = f"drains {fleet.drains}, evictions {fleet.evictions}, kills {fleet.kills}"
-        out(f"seed {seed}: {fleet.mode}, {acts}, {told}")
+        asked = f", {fleet.room.platform.summary}" if fleet.room is not None else ""
+        out(f"seed {seed}: {fleet.mode}, {acts}, {told}{asked}")
     return 0
 
 

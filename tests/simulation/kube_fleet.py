@@ -2,7 +2,9 @@
 
 Where ``fleet`` simulates slurmctld behind the Orchestrator, here the server is simulated and the Orchestrator is
 production's: its claims, taints, counts and evictions are what is judged. Requests fail before or behind their effect,
-lists are old, agents and controllers are killed at any request, nodes reboot, and people cordon, undo and delete.
+lists are old, agents and controllers are killed at any request, nodes reboot, and people cordon, undo and delete. With
+a ``platform`` (``kube_platform``) nodes ask the controller for reboots and replacements, and production's provisioners
+call the platform.
 """
 
 from __future__ import annotations
@@ -18,12 +20,15 @@ from healthd.agent.wiring import Cluster as ClusterParts
 from healthd.agent.wiring import timeouts_of
 from healthd.api.controller_stats import SYNC_RESULTS, ControllerStats
 from healthd.config.schema.config import Config
+from healthd.controller.dependencies import controller_timeouts, make_controller
 from healthd.controller.kube_watch import KubeWatch, WatchSettings
 from healthd.controller.kubernetes import KubernetesSync
 from healthd.core.check import judged
 from healthd.core.errors import BackendError, BackendUnknown, StoreError
 from healthd.core.model import Action, Component, Finding, Mode, Outcome, Remedy, Severity
 from healthd.notify.notifier import Notifier
+from healthd.remediation.controller.controller import Controller as RequestController
+from healthd.remediation.controller.node_status import merged
 from healthd.remediation.decide.fleet import CLUSTER
 from healthd.remediation.decide.ledger import repairs_of
 from healthd.remediation.decide.policy import Rules
@@ -43,14 +48,19 @@ from healthd.remediation.orchestrators.kubernetes.objects.drain_record import RE
 from healthd.remediation.orchestrators.kubernetes.objects.eviction import EvictionRule, EvictMode
 from healthd.remediation.orchestrators.kubernetes.objects.gangs import GangLabels
 from healthd.remediation.orchestrators.kubernetes.objects.node import CLAIMED, UNHEALTHY, hold_of, node_of
+from healthd.remediation.orchestrators.kubernetes.objects.platform_signals import HYPERPOD_LABEL
 from healthd.remediation.orchestrators.kubernetes.objects.silent_nodes import SILENT
 from healthd.remediation.orchestrators.kubernetes.orchestrator import KubernetesOrchestrator
+from healthd.remediation.orchestrators.kubernetes.remote_node import KubeClaims, RemoteKubeNode
 from healthd.remediation.orchestrators.kubernetes.reporter import AgentState, KubeReporter
-from healthd.remediation.ports import NodeView
+from healthd.remediation.ports import NodeView, Provisioner
+from healthd.remediation.provisioners.from_config import open_for_kubernetes
 from healthd.state.monitor import Monitor
 from healthd.state.store import IN_MEMORY, Store
 from tests.simulation.daemon import CHECKS, LEVEL, LOG, BootAlone
 from tests.simulation.kube_messages import Pager, agent_notifier, leader_notifier
+from tests.simulation.kube_platform import Instance, Kind, provider_id
+from tests.simulation.kube_room import MachineRoom
 from tests.simulation.kube_server import NAMESPACE, Client, Server
 from tests.simulation.timeline import Timeline, WallClock, shown
 from tests.support.engine_wire import Killed
@@ -58,6 +68,8 @@ from tests.support.fake_repairs import FakeProvisioner, FakeResetter
 
 OURS = (UNHEALTHY, CLAIMED)
 CODES = ("gpu.xid.79", "gpu.count.missing", "gpu.nvlink.down")
+WORN_OUT = "gpu.remap.failure"
+"""Only another machine ends it."""
 AGENT_S, IDLE_S, CONTROLLER_S = 5.0, 60.0, 10.0
 EVICTED_AFTER_S = 600.0
 REACTS_S, SETTLED_S = 1800.0, 5400.0
@@ -89,10 +101,12 @@ def pods_on(server: Server, node: str) -> list[str]:
 
 
 class Machine:
-    """A node: its disk, its faults, its agent."""
+    """A node: its disk, its faults, its agent. ``instance``: its id at the platform; "": it has none."""
 
-    def __init__(self, name: str, fleet: KubeSimulation) -> None:
-        self.name, self._fleet = name, fleet
+    def __init__(self, name: str, fleet: KubeSimulation, instance: str = "") -> None:
+        self.name, self._fleet, self.instance = name, fleet, instance
+        self.good_since_s, self.started_s, self.needs = 0.0, 0.0, set[Remedy]()
+        self.has_power = True
         self.store, self.boot, self.up, self.reboots = Store(IN_MEMORY, now=fleet.wall.now()), 1, True, 0
         self.faults: dict[str, float] = {}
         self.engine: Engine | None = None
@@ -101,9 +115,10 @@ class Machine:
 
     def start(self) -> None:
         """A new process on the same disk."""
+        self.started_s = self._fleet.timeline.s
         fleet, now = self._fleet, self._fleet.wall.now()
         self.monitor = Monitor(CHECKS, self.store)
-        self.monitor.begin_instance(f"i-{self.name}", now)
+        self.monitor.begin_instance(self.instance or f"i-{self.name}", now)
         self.monitor.begin_boot(f"{self.name}-{self.boot}", now)
         client = Client(fleet.server, self.name, fleet.trouble)
         orchestrator = fleet.orchestrator(
@@ -122,7 +137,7 @@ class Machine:
         self.engine = Engine(
             Dependencies(
                 orchestrator=orchestrator,
-                provisioner=FakeProvisioner(self.reboot),
+                provisioner=fleet.asked_by(self, orchestrator),
                 resetter=FakeResetter(),
                 slots=SlotKeeper(
                     orchestrator=orchestrator,
@@ -134,12 +149,12 @@ class Machine:
                 ),
                 judgement=self.monitor,
                 remediations=self.store,
-                rules=lambda: Rules(mode=fleet.mode, opt_out_feature="healthd.io/opt-out", feature_is=LABEL),
+                rules=fleet.rules,
                 ledger=lambda: repairs_of(self.store.remediations()),
                 collect=lambda remediation: f"bundles/{remediation.id}",
                 recheck=lambda _: self.look(),
                 hindsight=BootAlone(booted_at=lambda: None),
-                timeouts=timeouts_of(Config(), cluster),
+                timeouts=timeouts_of(fleet.config, cluster),
                 new_id=lambda: f"{fleet.random.getrandbits(32):08x}",
                 clock=fleet.wall.now,
                 monotonic_s=fleet.timeline,
@@ -174,6 +189,17 @@ class Machine:
     def _fenced(self, message: str) -> None:
         assert self.engine is not None
         self.engine.fenced(message)
+
+    def breaks(self, code: str) -> None:
+        """A fault, until the machine or an operator ends it."""
+        self.faults.setdefault(code, self._fleet.timeline.s)
+        self.needs.add(remedy_of(code))
+
+    def heals(self) -> None:
+        """All faults are over."""
+        if self.faults:
+            self.good_since_s = self._fleet.timeline.s
+        self.faults.clear()
 
     def look(self) -> None:
         """Its checks run."""
@@ -212,24 +238,44 @@ class Machine:
             self.start()
 
     def reboot(self) -> None:
-        """The machine goes down, with its pods, and comes up healed, most often."""
+        """The machine reboots by its own agent."""
         fleet = self._fleet
         if pods_on(fleet.server, self.name):
             raise Violation(f"{self.name} reboots under {pods_on(fleet.server, self.name)}")
-        if not self.up:
-            return
-        self.up, self.reboots = False, self.reboots + 1
-        fleet.timeline.after(5.0, self._down)
+        self.reboots += self.up
+        self.power_cycles()
+
+    def power_cycles(self) -> None:
+        """It goes down, with its pods, and comes up healed, most often."""
+        if self.up:
+            self.up = False
+            self._fleet.timeline.after(5.0, self._down)
 
     def _down(self) -> None:
-        self.engine = None
-        self._fleet.ready(self.name, is_ready=False)
+        if not self._fleet.is_there(self):
+            return
+        self.goes_down()
         self._fleet.timeline.after(60.0 + self._fleet.random.random() * 300.0, self._booted)
 
+    def goes_down(self) -> None:
+        """Its agent ends, and its kubelet falls silent."""
+        self.up, self.engine = False, None
+        self._fleet.ready(self.name, is_ready=False)
+
+    def loses_power(self) -> None:
+        """It goes down, and boots no more by itself."""
+        self.has_power = False
+        self.goes_down()
+
     def _booted(self) -> None:
-        self.boot, self.up = self.boot + 1, True
-        if self._fleet.random.random() < 0.8:
-            self.faults.clear()
+        if self._fleet.is_there(self) and self.has_power:
+            self.comes_up(heals=self._fleet.random.random() < 0.8 and WORN_OUT not in self.faults)
+
+    def comes_up(self, *, heals: bool) -> None:
+        """It boots, and its agent starts."""
+        self.boot, self.up, self.has_power = self.boot + 1, True, True
+        if heals:
+            self.heals()
         self._fleet.ready(self.name, is_ready=True)
         self.start()
 
@@ -240,8 +286,12 @@ def finding(code: str) -> Finding:
         severity=Severity.CRITICAL,
         component=Component(kind="gpu", id="GPU-1"),
         message=f"{code} was seen",
-        remedy=Remedy.REBOOT_NODE,
+        remedy=remedy_of(code),
     )
+
+
+def remedy_of(code: str) -> Remedy:
+    return Remedy.REPLACE_NODE if code == WORN_OUT else Remedy.REBOOT_NODE
 
 
 class Controller:
@@ -249,6 +299,7 @@ class Controller:
 
     def __init__(self, name: str, fleet: KubeSimulation) -> None:
         self._name, self._fleet = name, fleet
+        self._store = Store(IN_MEMORY, now=fleet.wall.now())
         self.start()
 
     def start(self) -> None:
@@ -256,16 +307,16 @@ class Controller:
         self._api = Client(fleet.server, f"controller {self._name}", fleet.trouble)
         identity = f"{self._name}-{fleet.random.getrandbits(32):08x}"
         self._lead = Leadership(self._api, namespace=NAMESPACE, identity=identity, monotonic_s=fleet.timeline)
-        self._notes = partial(LeaseNotes, self._api, namespace=NAMESPACE, leads=self._lead.check)
-        self.alive = True
-        self._leads, self._sync = False, self._new_sync()
+        self.notes = partial(LeaseNotes, self._api, namespace=NAMESPACE, leads=self._lead.check)
+        self.alive, self._leads = True, False
         self._stats = ControllerStats(
             orchestrator="kubernetes", provisioner="none", mode=fleet.mode, leads=lambda: self._leads
         )
+        self._sync = self._new_sync()
 
     def _new_sync(self) -> KubernetesSync:
-        fleet, api, lead, notes = self._fleet, self._api, self._lead, self._notes
-        counted = KubeFleet(
+        fleet, api, lead, notes = self._fleet, self._api, self._lead, self.notes
+        counted = fleet.counts(
             api,
             namespace=NAMESPACE,
             quotas={CLUSTER: fleet.granted},
@@ -292,7 +343,7 @@ class Controller:
             tolerated=(),
             opt_out_label="healthd.io/opt-out",
             reports=True,
-            takes_s={},
+            takes_s=fleet.takes_s,
         )
         watch = KubeWatch(
             api,
@@ -302,7 +353,48 @@ class Controller:
             clock=fleet.wall.now,
             monotonic_s=fleet.timeline,
         )
-        return KubernetesSync(counted, drain, None, mode=fleet.mode, watch=watch)
+        requests = None if fleet.room is None else self._requests(counted)
+        return KubernetesSync(counted, drain, requests, mode=fleet.mode, watch=watch)
+
+    def _requests(self, counted: KubeFleet) -> RequestController:
+        """As ``healthd.controller.kubernetes`` puts it together."""
+        fleet = self._fleet
+        return make_controller(
+            fleet.config,
+            self._store,
+            fleet=counted,
+            node=self._remote_node,
+            booted=lambda _: None,
+            opt_out="healthd.io/opt-out",
+            feature_is=LABEL,
+            boot_id=lambda name: self._remote_node(name).boot_id(),
+            provisioner=self._provisioner,
+            stats=self._stats.repair_stats,
+            monotonic_s=fleet.timeline,
+            clock=fleet.wall.now,
+        )
+
+    def _remote_node(self, name: str) -> RemoteKubeNode:
+        api, lead = self._api, self._lead
+        clock = self._fleet.wall.now
+        return RemoteKubeNode(api, node=name, namespace=NAMESPACE, leads=lead.check, resources=("*",), clock=clock)
+
+    def _provisioner(self, node: str, instance: str) -> Provisioner:
+        fleet, afar = self._fleet, self._remote_node(node)
+        assert fleet.room is not None
+        opened = open_for_kubernetes(
+            fleet.config,
+            node,
+            instance,
+            lambda _: None,
+            machine=afar.machine,
+            label=lambda: afar.label(HYPERPOD_LABEL),
+            claims=KubeClaims(self._api, leads=self._lead.check),
+            leads=self._lead.check,
+            run=fleet.room.platform.run,
+            monotonic_s=fleet.timeline,
+        )
+        return fleet.acts(opened)
 
     def turn(self) -> None:
         if not self.alive:
@@ -316,7 +408,9 @@ class Controller:
         except BackendError:
             return  # the next turn
         except Killed:
-            self.alive = False
+            self.alive, self._leads = False, False
+            if self._fleet.room is not None and self._fleet.random.random() < 0.5:  # with its pod
+                self._store = Store(IN_MEMORY, now=self._fleet.wall.now())
             self._fleet.timeline.after(30.0, self.start)
 
     def _lead_on(self, *, begins: bool) -> None:
@@ -324,9 +418,9 @@ class Controller:
         if begins:
             self._sync = self._new_sync()
             stats.took_lead()
-            stats.notifier = leader_notifier(self._fleet.pager, stats, self._notes())
+            stats.notifier = leader_notifier(self._fleet.pager, stats, self.notes())
         try:
-            stats.statuses = self._sync(now)
+            stats.statuses = merged(self._sync(now))
             stats.ended(SYNC_RESULTS[0], 0.0, "")
         except (BackendError, StoreError) as error:
             stats.ended(SYNC_RESULTS[1], 0.0, str(error))
@@ -337,7 +431,8 @@ class Controller:
 class KubeSimulation:
     """``seed`` decides all. ``live`` lets it live for so many hours, then ends all trouble and waits until the fleet is
     as it was. Raises Violation. ``orchestrator`` and ``notifier``: another one, and ``granted``: another limit for the
-    controllers, with a fault that is to be found."""
+    controllers, with a fault that is to be found. ``platform``: behind the nodes; None: a node reboots itself.
+    ``counts``, ``acts``: another count of the controllers, and another provisioner around theirs."""
 
     def __init__(
         self,
@@ -348,41 +443,76 @@ class KubeSimulation:
         granted: int = 2,
         orchestrator: type[SimNode] = SimNode,
         notifier: Callable[[Pager, str, Monitor, Engine, Store], Notifier] = agent_notifier,
+        platform: Kind | None = None,
+        counts: type[KubeFleet] = KubeFleet,
+        acts: Callable[[Provisioner], Provisioner] = lambda opened: opened,
     ) -> None:
+        self.counts, self.acts = counts, acts
         self.orchestrator, self.notifier, self.granted = orchestrator, notifier, granted
         self.random, self.timeline, self.server = Random(seed), Timeline(), Server()  # noqa: S311 - a fleet, no secret
         self.wall, self.max_out = WallClock(self.timeline), max_out
         self.mode = self.random.choice((Mode.QUARANTINE, Mode.REPAIR))
         self.cordons = self.random.random() < 0.5
+        self.codes: tuple[str, ...] = CODES
+        self.config, self.takes_s = Config(), dict[Remedy, float]()
+        self.room = None if platform is None else MachineRoom(platform, self, seed)
+        if self.room is not None:
+            self.mode, self.config, self.codes = Mode.REPAIR, self.room.config(), (*CODES, WORN_OUT)
+            takes = controller_timeouts(self.config)
+            self.takes_s = {Remedy.REBOOT_NODE: takes.reboot_timeout_s, Remedy.REPLACE_NODE: takes.replace_timeout_s}
         self.calm, self.outage_until_s = True, 0.0
         self.by_admin: dict[str, set[str]] = {}
         self.trail: list[str] = []
-        self.pager = Pager(self.random, lambda: not self.calm, self._note)
+        self.pager = Pager(self.random, lambda: not self.calm, self.note)
         self.drains = self.evictions = self.kills = self._pods = 0
         self.server.written = self._written
         self.server.put(ResourceKind.LEASE, {"metadata": {"name": LEASE}, "spec": {}})
         self.controllers = [Controller(name, self) for name in "ab"]
         self.machines: dict[str, Machine] = {}
         for number in range(nodes):
-            self.add(f"n{number}")
-        self.calm = False
+            self.add(f"n{number}") if self.room is None else self.room.joins(self.room.platform.launch())
+        self.count = nodes
+        self._begins_trouble()
 
     # -- what happens -------------------------------------------------------------------------------------------------
 
-    def add(self, name: str) -> None:
-        self._register(name)
-        self.by_admin[name] = set()
-        self.machines[name] = Machine(name, self)
+    def _begins_trouble(self) -> None:
+        self.calm = False
+        if self.room is not None:
+            self.room.platform.calm = False
 
-    def _register(self, name: str) -> None:
-        ready = {"type": "Ready", "status": "True"}
-        body = {"metadata": {"name": name}, "spec": {"providerID": f"aws:///{name}"}, "status": {"conditions": [ready]}}
+    def rules(self) -> Rules:
+        budget = self.config.budget
+        return Rules(
+            mode=self.mode,
+            opt_out_feature="healthd.io/opt-out",
+            feature_is=LABEL,
+            replacements_per_hour=budget.replacements_per_hour,
+            replacements_per_day=budget.replacements_per_day,
+        )
+
+    def asked_by(self, machine: Machine, orchestrator: KubernetesOrchestrator) -> Provisioner:
+        """The provisioner of a node's agent."""
+        if self.room is None:
+            return FakeProvisioner(machine.reboot)
+        return self.room.platform.of_node(machine.name, machine.instance, orchestrator)
+
+    def add(self, name: str, instance: Instance | None = None) -> None:
+        provider = f"aws:///{name}" if instance is None else provider_id(instance)
+        self._register(name, provider)
+        self.by_admin[name] = set()
+        self.machines[name] = Machine(name, self, instance.id if instance is not None else "")
+
+    def _register(self, name: str, provider: str, boot: int = 1) -> None:
+        status = {"conditions": [{"type": "Ready", "status": "True"}], "nodeInfo": {"bootID": f"{name}-{boot}"}}
+        body = {"metadata": {"name": name}, "spec": {"providerID": provider}, "status": status}
         self.server.put(ResourceKind.NODE, body, by="kubelet")
 
     def ready(self, name: str, *, is_ready: bool) -> None:
         if (ResourceKind.NODE, name) in self.server.objects:
             conditions = [{"type": "Ready", "status": "True" if is_ready else "Unknown"}]
-            body = {"status": {"conditions": conditions}}
+            boot = {"nodeInfo": {"bootID": f"{name}-{self.machines[name].boot}"}} if is_ready else {}
+            body = {"status": {"conditions": conditions, **boot}}
             self.server.change(ResourceKind.NODE, name, body, by="kubelet", strategic=True)
 
     def trouble(self, boundary: str) -> None:
@@ -392,6 +522,8 @@ class KubeSimulation:
         if self.timeline.s < self.outage_until_s and boundary.startswith("before"):
             raise BackendUnknown("no answer within 5 s")
         chance = self.random.random()
+        if boundary.endswith("delete NODE_CLAIM"):
+            chance /= 20
         if chance < 0.003:
             raise BackendUnknown(f"no answer within 5 s ({boundary})")
         if chance < 0.0035:
@@ -404,6 +536,8 @@ class KubeSimulation:
         if not settles:
             return
         self.calm = True
+        if self.room is not None:
+            self.room.platform.settle()
         for machine in self.machines.values():
             if machine.up and machine.engine is None:
                 machine.start()
@@ -414,7 +548,7 @@ class KubeSimulation:
         if self.mode is Mode.QUARANTINE:  # in repair the slots go from node to node
             self._is_acted_on()
         for machine in self.machines.values():
-            machine.faults.clear()
+            machine.heals()
         self._turns(SETTLED_S / 2, lambda: None)
         for name, machine in self.machines.items():
             if (remediation := machine.remediation) is not None and remediation.end is End.FAILED:
@@ -435,34 +569,42 @@ class KubeSimulation:
             if self.timeline.s % CONTROLLER_S < AGENT_S:
                 for controller in self.controllers:
                     controller.turn()
+            if self.room is not None and self.timeline.s % 60.0 < AGENT_S:
+                self.room.sweep()
 
     def _befall(self) -> None:
         """Each kind comes by itself, so many times a day."""
         name = self.random.choice(sorted(self.machines))
         machine = self.machines[name]
-        for each, a_day in (
-            (lambda: machine.faults.setdefault(self.random.choice(CODES), self.timeline.s), 60),
-            (machine.faults.clear, 40),
+        kinds: tuple[tuple[Callable[[], object], int], ...] = (
+            (lambda: machine.breaks(self.random.choice(self.codes)), 60),
+            (machine.heals, 40),
             (lambda: machine.kill(self.random.random() * 3600.0), 10),
             (lambda: self._cordon(name), 8),
             (lambda: self._uncordon(name), 12),
             (lambda: self._undo(name), 6),
             (lambda: self._unclaim(name), 3),
-            (lambda: self._replaced(name), 4),
+            (lambda: self._replaced(name), 4 if self.room is None else 0),
             (lambda: self._registered_again(name), 4),
             (lambda: self._opt_out(name), 4),
             (self._without_lease, 1),
             (self._outage, 4),
-        ):
-            if self.random.random() < a_day * AGENT_S / 86_400.0:
+            (lambda: self._of_platform(name), 0 if self.room is None else 12),
+        )
+        for each, a_day in kinds:
+            if a_day and self.random.random() < a_day * AGENT_S / 86_400.0:
                 each()
 
     def _outage(self) -> None:
         self.outage_until_s = self.timeline.s + self.random.random() * 600.0
-        self._note("the API server does not answer")
+        self.note("the API server does not answer")
+
+    def _of_platform(self, name: str) -> None:
+        if self.room is not None:
+            self.room.befalls(name)
 
     def _cordon(self, name: str) -> None:
-        node = self._node(name)
+        node = self.node(name)
         if self.random.random() < 0.5:
             taints = [*node["spec"].get("taints", []), {"key": "example.com/check", "effect": "NoSchedule"}]
             if all(each["key"] != "example.com/check" for each in node["spec"].get("taints", [])):
@@ -471,10 +613,10 @@ class KubeSimulation:
         elif not node["spec"].get("unschedulable"):
             self.server.change(ResourceKind.NODE, name, {"spec": {"unschedulable": True}})
             self.by_admin[name].add("cordon")
-        self._note(f"{name}: cordoned by the administrator: {self.by_admin[name]}")
+        self.note(f"{name}: cordoned by the administrator: {self.by_admin[name]}")
 
     def _uncordon(self, name: str) -> None:
-        node, kinds = self._node(name), self.by_admin[name]
+        node, kinds = self.node(name), self.by_admin[name]
         if "taint" in kinds:
             taints = [each for each in node["spec"].get("taints", []) if each["key"] != "example.com/check"]
             self.server.change(ResourceKind.NODE, name, {"spec": {"taints": taints}})
@@ -486,53 +628,58 @@ class KubeSimulation:
 
     def _undo(self, name: str) -> None:
         """An operator takes healthd's taint away, and its cordon."""
-        node = self._node(name)
+        node = self.node(name)
         if any(each["key"] == UNHEALTHY for each in node["spec"].get("taints", [])):
             taints = [each for each in node["spec"]["taints"] if each["key"] != UNHEALTHY]
             self.server.change(ResourceKind.NODE, name, {"spec": {"taints": taints, "unschedulable": None}})
             self.by_admin[name].discard("cordon")
-            self._note(f"{name}: healthd's drain undone by an operator")
+            self.note(f"{name}: healthd's drain undone by an operator")
 
     def _unclaim(self, name: str) -> None:
         """An operator takes the claim out of the Lease."""
         if name not in _claims(self._lease()):
             return
         self.server.change(ResourceKind.LEASE, LEASE, {"metadata": {"annotations": {f"{CLAIM}{name}": None}}})
-        self._note(f"{name}: claim removed by an operator")
+        self.note(f"{name}: claim removed by an operator")
 
     def _replaced(self, name: str) -> None:
         """The Node goes for good, and another joins."""
+        self.remove(name)
+        self.add(f"n{self.server.version}")
+
+    def remove(self, name: str) -> None:
+        """A Node is deleted, with its machine."""
         self.machines.pop(name).engine = None
         for pod in pods_on(self.server, name):
             self.server.drop(ResourceKind.POD, pod, by="gc")
         self.server.drop(ResourceKind.NODE, name)
         self.by_admin.pop(name)
         self.pager.forget(name)
-        self._note(f"{name}: deleted")
-        self.add(f"n{self.server.version}")
+        self.note(f"{name}: deleted")
 
     def _registered_again(self, name: str) -> None:
         """The kubelet makes its Node again, under another UID: what was written on it is lost."""
+        provider = self.node(name)["spec"]["providerID"]
         self.server.drop(ResourceKind.NODE, name, by="kubelet")
-        self._register(name)
+        self._register(name, provider, self.machines[name].boot)
         self.by_admin[name] = set()
-        self._note(f"{name}: registered again")
+        self.note(f"{name}: registered again")
 
     def _without_lease(self) -> None:
         """An operator deletes the Lease, with all claims."""
         self.server.drop(ResourceKind.LEASE, LEASE)
-        self._note("the Lease is deleted")
+        self.note("the Lease is deleted")
 
     def _opt_out(self, name: str) -> None:
         label = "true" if "opt-out" not in self.by_admin[name] else None
         self.server.change(ResourceKind.NODE, name, {"metadata": {"labels": {"healthd.io/opt-out": label}}})
         self.by_admin[name] ^= {"opt-out"}
-        self._note(f"{name}: opt-out {label}")
+        self.note(f"{name}: opt-out {label}")
 
     def _jobs(self) -> None:
         """Pods start where a node takes them, and end after a while."""
         for name, machine in self.machines.items():
-            node = node_of(self._node(name))
+            node = node_of(self.node(name))
             running = pods_on(self.server, name)
             if running and self.random.random() < AGENT_S / 3600.0:
                 self.server.drop(ResourceKind.POD, running[0], by="kubelet")
@@ -549,7 +696,8 @@ class KubeSimulation:
             "ownerReferences": [owner],
             "creationTimestamp": f"{self.wall.now():%Y-%m-%dT%H:%M:%SZ}",
         }
-        body = {"metadata": meta, "spec": {"nodeName": node}, "status": {"phase": "Running"}}
+        container = {"name": "train", "resources": {"limits": {"nvidia.com/gpu": "8"}}}
+        body = {"metadata": meta, "spec": {"nodeName": node, "containers": [container]}, "status": {"phase": "Running"}}
         self.server.put(ResourceKind.POD, body, by="scheduler")
 
     # -- what must be true --------------------------------------------------------------------------------------------
@@ -564,10 +712,13 @@ class KubeSimulation:
             self._node_written(who, before, after)
         if kind is ResourceKind.LEASE and before is not None and after is not None:
             self._lease_written(who, before, after)
+        is_ended = before is not None and "deletionTimestamp" not in before["metadata"]
+        if kind is ResourceKind.NODE_CLAIM and is_ended and after is not None and self.room is not None:
+            self.room.platform.claim_deleted(after)
 
     def _evicted(self, who: str, pod: dict[str, Any] | None) -> None:
         assert pod is not None
-        node = node_of(self._node(pod["spec"]["nodeName"]))
+        node = node_of(self.node(pod["spec"]["nodeName"]))
         self.evictions += 1
         if hold_of(node) is None:
             raise Violation(
@@ -591,7 +742,7 @@ class KubeSimulation:
             if name not in _claims(self._lease()):
                 raise Violation(self._story(f"{name}: drained without a claim"))
         for word in ("taken out" if hold_of(right) else "released",) if hold_of(left) != hold_of(right) else ():
-            self._note(f"{name}: {word} by healthd")
+            self.note(f"{name}: {word} by healthd")
 
     def _lease_written(self, who: str, before: dict[str, Any], after: dict[str, Any]) -> None:
         if after["metadata"]["name"] != LEASE:
@@ -604,17 +755,15 @@ class KubeSimulation:
 
     def _is_acted_on(self) -> None:
         """No faulty node is in service while the budget has room, but one whose fault an operator acknowledged."""
-        out = {name for name in self.machines if hold_of(node_of(self._node(name))) is not None}
+        out = {name for name in self.machines if hold_of(node_of(self.node(name))) is not None}
         room = self.max_out - len(out | _claims(self._lease()))
         for name, machine in self.machines.items():
             self._is_told(name, machine)
         for name, machine in self.machines.items() if room > 0 else ():
             known = [fault for fault in machine.monitor.history.faults.values() if not fault.acknowledged]
-            is_held = hold_of(node_of(self._node(name))) is not None or machine.remediation is not None
+            is_held = hold_of(node_of(self.node(name))) is not None or machine.remediation is not None
             if machine.faults and known and not is_held and machine.up:
-                raise Violation(
-                    self._story(f"{name} is in service with {sorted(machine.faults)}: {self._why(machine)}")
-                )
+                raise Violation(self._story(f"{name} is in service with {sorted(machine.faults)}: {self.why(machine)}"))
 
     def _is_told(self, name: str, machine: Machine) -> None:
         """A fault is reported, and that an operator is needed is paged."""
@@ -622,38 +771,53 @@ class KubeSimulation:
         if not machine.up or machine.engine is None:
             return
         if diagnoses and not self.pager.of(name):
-            raise Violation(self._story(f"{name} has {diagnoses[0].code}, and says nothing: {self._why(machine)}"))
+            raise Violation(self._story(f"{name} has {diagnoses[0].code}, and says nothing: {self.why(machine)}"))
         if machine.engine.decision.action is Action.PAGE and not self.pager.is_paged(name):
             raise Violation(self._story(f"{name} does not page: {machine.engine.decision.reason}"))
 
     def _is_as_it_was(self) -> None:
+        if len(self.machines) != self.count:
+            raise Violation(self._story(f"{len(self.machines)} machines are there of {self.count}"))
         if standing := {who: said for who, said in self.pager.standing.items() if said}:
             raise Violation(self._story(f"messages are not over: {standing}"))
         for name, machine in self.machines.items():
-            node, notes = self._node(name), self._node(name)["metadata"].get("annotations") or {}
+            node, notes = self.node(name), self.node(name)["metadata"].get("annotations") or {}
             left = [each["key"] for each in node["spec"].get("taints", [])]
             if left or node["spec"].get("unschedulable"):
-                raise Violation(self._story(f"{name} stays out: {left} {node['spec']}: {self._why(machine)}"))
+                raise Violation(self._story(f"{name} stays out: {left} {node['spec']}: {self.why(machine)}"))
             if ours := [key for key in notes if "hold" in key]:
-                raise Violation(self._story(f"{name} keeps {ours}: {self._why(machine)}"))
+                raise Violation(self._story(f"{name} keeps {ours}: {self.why(machine)}"))
             if (remediation := machine.remediation) is not None:
-                raise Violation(self._story(f"{name}: {remediation.id} stays open: {self._why(machine)}"))
+                raise Violation(self._story(f"{name}: {remediation.id} stays open: {self.why(machine)}"))
         if claims := _claims(self._lease()):
             raise Violation(self._story(f"claims are left: {claims}"))
 
-    def _why(self, machine: Machine) -> str:
+    def why(self, machine: Machine) -> str:
         remediation = machine.remediation
         at = f"{remediation.id} at {remediation.step}, {remediation.end}: {remediation.note}" if remediation else "none"
         last = "; ".join(f"{each.at:%d %H:%M:%S} {each.text}" for each in machine.store.events()[-6:])
         return f"boot {machine.boot}, {'up' if machine.up else 'down'}; remediation {at}; {last}"
 
-    def _node(self, name: str) -> dict[str, Any]:
+    def node(self, name: str) -> dict[str, Any]:
         return self.server.objects[ResourceKind.NODE, name]
 
     def _lease(self) -> dict[str, Any]:
         return self.server.objects.get((ResourceKind.LEASE, LEASE), {"metadata": {}})
 
-    def _note(self, text: str) -> None:
+    def is_there(self, machine: Machine) -> bool:
+        """Whether its name is still this machine's."""
+        return self.machines.get(machine.name) is machine
+
+    def pods(self, name: str) -> list[str]:
+        return pods_on(self.server, name)
+
+    def claims(self) -> set[str]:
+        return _claims(self._lease())
+
+    def violation(self, text: str) -> Violation:
+        return Violation(self._story(text))
+
+    def note(self, text: str) -> None:
         self.trail.append(f"{shown(self.timeline.s)} {text}")
 
     def _story(self, text: str) -> str:

@@ -72,6 +72,14 @@ class Server:
             self.version += 1
             self.written(by, kind, before, None)
 
+    def delete(self, kind: ResourceKind, name: str, *, by: str) -> None:
+        """Have an object deleted: one with finalizers stays, with its deletionTimestamp, until they are done."""
+        meta = self.objects[kind, name]["metadata"]
+        if not meta.get("finalizers"):
+            self.drop(kind, name, by=by)
+        elif "deletionTimestamp" not in meta:
+            self.change(kind, name, {"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}}, by=by)
+
     def listed(self, kind: ResourceKind, *, newest: str = "") -> list[dict[str, Any]]:
         """Those of a kind, to be read: of the cache, where ``newest`` says that it is new enough."""
         version, cached = self._cached
@@ -151,7 +159,7 @@ class Client(KubeApi):
             meta = there["metadata"]
             if (uid and uid != meta["uid"]) or (version and version != meta["resourceVersion"]):
                 raise Conflict(f"delete {name}: 409")
-            self._server.drop(kind, name, by=self._who)
+            self._server.delete(kind, name, by=self._who)
 
         self._asked(f"delete {kind.name}", gone)
 

@@ -8,11 +8,14 @@ import pytest
 
 from healthd.notify.notifier import NEWS, Notifier
 from healthd.remediation.engine.engine import Engine
-from healthd.remediation.ports import Slot
+from healthd.remediation.orchestrators.kubernetes.fleet import KubeFleet
+from healthd.remediation.ports import Provisioner, Slot
+from healthd.remediation.provisioners.kube_nodes import ByProviderId
 from healthd.state.monitor import Monitor
 from healthd.state.store import Store
 from tests.simulation.kube_fleet import KubeSimulation, SimNode, Violation
 from tests.simulation.kube_messages import Pager, agent_notifier
+from tests.simulation.kube_platform import KINDS, Kind
 from tests.support.sampling import of_this_run
 
 SEEDS, IN_A_SAMPLE, HOURS = range(1, 13), 1, 2.0
@@ -28,11 +31,42 @@ def test_no_kubernetes_fleet_breaks_an_invariant(seed: int) -> None:
     assert fleet.drains, "nothing happened in this fleet"
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", of_this_run().some("kubernetes platforms", KINDS, 1))
+@pytest.mark.parametrize("seed", of_this_run().some("kubernetes fleets of a platform", tuple(SEEDS), IN_A_SAMPLE))
+def test_no_platform_is_asked_for_more_than_a_fault_calls_for(kind: Kind, seed: int) -> None:
+    """A machine is rebooted or replaced for its own fault, once, under no pod, while healthd holds its Node and within
+    the bounds; a node that stays out pages; a successor is in service, and no claim of the old Node is left."""
+    fleet = KubeSimulation(seed, platform=kind)
+    fleet.live(HOURS)
+    assert fleet.room is not None
+    assert sum(fleet.room.platform.acts.values()), "the platform was asked for nothing"
+
+
 class KeepsItsClaim(SimNode):
     """It gives no slot back."""
 
     def give_back(self, slot: Slot) -> None:
         pass
+
+
+class KeepsClaimsOfTheGone(KubeFleet):
+    """It never finds that a Node is gone."""
+
+    def _is_gone(self, node: str) -> bool:
+        return False
+
+
+class AsksTwice(ByProviderId):
+    """It does not wait for an answer."""
+
+    def reboot(self) -> None:
+        super().reboot()
+        super().reboot()
+
+
+def twice(opened: Provisioner) -> Provisioner:
+    return AsksTwice(opened, machine=opened.machine, leads=lambda: None)
 
 
 def forgets(pager: Pager, node: str, monitor: Monitor, engine: Engine, store: Store) -> Notifier:
@@ -47,9 +81,17 @@ def forgets(pager: Pager, node: str, monitor: Monitor, engine: Engine, store: St
     [
         ({"orchestrator": KeepsItsClaim}, "stays out|stays open|claims are left", SEEDS, HOURS),
         ({"granted": 4}, "hold claims, 2 may", SEEDS, HOURS),
+        ({"platform": "hyperpod", "counts": KeepsClaimsOfTheGone}, "still holds a claim", SEEDS, HOURS),
+        ({"platform": "ec2", "acts": twice}, "was asked for 0 s ago", SEEDS, HOURS),
         ({"notifier": forgets}, "messages are not over", SEEDS[4:], 0.5),  # 5 is the first in which an agent dies so
     ],
-    ids=["claims leak", "the limit is not kept", "what was said is forgotten"],
+    ids=[
+        "claims leak",
+        "the limit is not kept",
+        "claims of the gone stay",
+        "reboots are asked for twice",
+        "what was said is forgotten",
+    ],
 )
 def test_a_fault_is_found(fault: dict[str, Any], message: str, seeds: range, hours: float) -> None:
     """An invariant that no fault breaks proves nothing."""

@@ -1,0 +1,158 @@
+"""The machines of a simulated Kubernetes fleet as its platform has them, and the laws of what healthd asks of it.
+
+A machine is rebooted or replaced only where healthd holds its Node by a claim, for a fault that calls for it, under no
+pod, once, and within the bounds of the fleet; a node that stays out pages; and the claim of a Node that is gone goes.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from random import Random
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from healthd.config.schema.config import Config
+from healthd.core.model import Mode, Remedy
+from healthd.remediation.orchestrators.kubernetes.objects.node import hold_of, node_of
+from tests.simulation.kube_platform import HOUR, CloudPlatform, Instance, Kind
+
+if TYPE_CHECKING:
+    from tests.simulation.kube_fleet import KubeSimulation, Machine
+
+OVERDUE_S, REPLACES_S, PER_HOUR, PER_DAY = 5400.0, 5400.0, 3, 10
+GOOD_S, AGAIN_S, GONE_S, PAGES_S = 900.0, 600.0, 900.0, 3600.0
+"""A machine that is healthy for so long is left alone; a reboot is asked for again no sooner; the claim of a Node that
+is gone goes by then; and a node that is overdue pages by then, with the answers that get lost."""
+
+
+class MachineRoom:
+    """``fleet``: whose machines these are. ``seed`` decides what the platform does."""
+
+    def __init__(self, kind: Kind, fleet: KubeSimulation, seed: int) -> None:
+        self._fleet, self._random = fleet, Random(f"platform {seed}")  # noqa: S311 - a fleet, no secret
+        self.platform = CloudPlatform(
+            kind, self, server=fleet.server, timeline=fleet.timeline, wall=fleet.wall, random=self._random
+        )
+        self._replaced, self._rebooted = deque[float](), dict[tuple[str, int], float]()
+        self._out_s, self._gone_s, self.steady_s = dict[str, float](), dict[str, float](), 0.0
+
+    def config(self) -> Config:
+        """The configuration of agents and controllers."""
+        config = Config()
+        return replace(
+            config,
+            provisioner=self.platform.section,
+            remediation=replace(
+                config.remediation, mode=Mode.REPAIR, replace_timeout_s=REPLACES_S, overdue_s=OVERDUE_S, opt_out_file=""
+            ),
+            budget=replace(config.budget, replacements_per_hour=PER_HOUR, replacements_per_day=PER_DAY),
+        )
+
+    # -- Room ---------------------------------------------------------------------------------------------------------
+
+    def act_begins(self, remedy: Remedy, instance: Instance) -> None:
+        """Judge it, and count it."""
+        fleet, s, machine = self._fleet, self._fleet.timeline.s, self._machine(instance)
+        fleet.note(f"{instance.node}: {instance.id} is asked for {remedy}")
+        if machine is None:
+            raise fleet.violation(f"{instance.id} is asked for {remedy}, and its Node {instance.node} is gone")
+        if why := self._against(remedy, instance, machine):
+            raise fleet.violation(f"{instance.node} ({instance.id}) is asked for {remedy}: {why}")
+        if remedy is Remedy.REBOOT_NODE:
+            self._rebooted[instance.id, machine.boot] = s
+            machine.reboots += 1
+        else:
+            self._replaced.append(s)
+
+    def reboots(self, instance: Instance) -> None:
+        """By the platform: whatever runs there."""
+        if (machine := self._machine(instance)) is not None and instance.state == "running":
+            machine.power_cycles()
+
+    def goes_down(self, instance: Instance) -> None:
+        """The machine is off."""
+        if (machine := self._machine(instance)) is not None:
+            machine.loses_power()
+            self._fleet.note(f"{instance.node}: {instance.id} goes down")
+
+    def comes_up(self, instance: Instance) -> None:
+        """On other hardware, with its disk."""
+        if (machine := self._machine(instance)) is not None:
+            machine.needs.clear()
+            machine.comes_up(heals=True)
+            self._fleet.note(f"{instance.node}: {instance.id} runs on other hardware")
+
+    def leaves(self, instance: Instance) -> None:
+        """Its Node is deleted."""
+        if self._machine(instance) is not None:
+            self._fleet.remove(instance.node)
+
+    def joins(self, instance: Instance) -> None:
+        """Its kubelet registers."""
+        self._fleet.note(f"{instance.node}: {instance.id} joins")
+        self._fleet.add(instance.node, instance)
+
+    def has_node(self, name: str) -> bool:
+        """Whether the fleet has it."""
+        return name in self._fleet.machines
+
+    # -- what befalls it ----------------------------------------------------------------------------------------------
+
+    def befalls(self, name: str) -> None:
+        """The platform does not answer for a while, or ends a machine by itself."""
+        if self._random.random() < 0.3:
+            self.platform.outage_until_s = self._fleet.timeline.s + self._random.uniform(60.0, 1200.0)
+            self._fleet.note("the platform does not answer")
+        elif self._random.random() < 0.4:
+            self._fleet.note(f"{name}: someone else ends its machine")
+            self.platform.someone_else_ends(name)
+
+    # -- laws ---------------------------------------------------------------------------------------------------------
+
+    def sweep(self) -> None:
+        """What must be true of every Node and claim at any time."""
+        fleet, s = self._fleet, self._fleet.timeline.s
+        if s < fleet.outage_until_s or s < self.platform.outage_until_s:
+            self.steady_s = s
+        held = {name for name in fleet.machines if hold_of(node_of(fleet.node(name))) is not None}
+        gone = fleet.claims() - set(fleet.machines)
+        self._out_s = {name: self._out_s.get(name, s) for name in held}
+        self._gone_s = {name: self._gone_s.get(name, s) for name in gone}
+        for name, since_s in self._gone_s.items():
+            if s - max(since_s, self.steady_s) > GONE_S:
+                raise fleet.violation(f"{name} is gone since {s - since_s:g} s, and still holds a claim")
+        for name, since_s in self._out_s.items():
+            late_s = s - max(since_s + OVERDUE_S, self.steady_s)
+            if late_s > PAGES_S and not fleet.pager.is_paged(name):
+                why = fleet.why(fleet.machines[name])
+                raise fleet.violation(f"{name} is out since {s - since_s:g} s, and does not page: {why}")
+
+    def _against(self, remedy: Remedy, instance: Instance, machine: Machine) -> str:
+        """The law that forbids this act now, or ""."""
+        fleet, s = self._fleet, self._fleet.timeline.s
+        hour = [each for each in self._replaced if each > s - HOUR]
+        day = [each for each in self._replaced if each > s - 24 * HOUR]
+        is_worn = Remedy.REPLACE_NODE in machine.needs or machine.reboots or self.platform.kind == "karpenter"
+        again_s = s - self._rebooted.get((instance.id, machine.boot), -AGAIN_S)
+        good_s = s - max(machine.good_since_s, machine.started_s, self.steady_s)
+        for is_so, why in (
+            (bool(fleet.pods(instance.node)), f"{fleet.pods(instance.node)} run there"),
+            (hold_of(node_of(fleet.node(instance.node))) is None, "healthd does not hold it"),
+            (instance.node not in fleet.claims(), "it holds no claim"),
+            ("opt-out" in fleet.by_admin[instance.node], "it opted out"),
+            (not machine.needs, "nothing was ever wrong with this machine"),
+            (machine.engine is not None and not machine.faults and good_s > GOOD_S, "it is healthy"),
+            (remedy is Remedy.REPLACE_NODE and remedy in instance.asked, "that was asked for before"),
+            (remedy is Remedy.REBOOT_NODE and again_s < AGAIN_S, f"that was asked for {again_s:g} s ago"),
+            (remedy is Remedy.REPLACE_NODE and not is_worn, "no fault of it calls for that"),
+            (remedy is Remedy.REPLACE_NODE and len(hour) >= PER_HOUR, f"{len(hour)} were replaced within an hour"),
+            (remedy is Remedy.REPLACE_NODE and len(day) >= PER_DAY, f"{len(day)} were replaced within a day"),
+        ):
+            if is_so:
+                return why
+        return ""
+
+    def _machine(self, instance: Instance) -> Machine | None:
+        machine = self._fleet.machines.get(instance.node)
+        return machine if machine is not None and machine.instance == instance.id else None
