@@ -20,7 +20,7 @@ from healthd.config.keys import dotted
 from healthd.config.load import Loaded
 from healthd.config.schema.config import CheckConfig
 from healthd.config.toml_text import Problem
-from healthd.config.values import default_of, expected, is_section, plain, toml_value
+from healthd.config.values import default_of, expected, is_section, plain, toml_lines, toml_value
 
 CONTEXT_LINES = 1
 SHOWN_COLUMNS = 160
@@ -44,13 +44,31 @@ def shown(loaded: Loaded) -> str:
     reported = [f"# {each}" for each in (*loaded.rulings, *loaded.notices)]
     blocks = ["\n".join(reported)] if reported else []
     for path, rows in _sections(loaded):
-        lines = [f"[{dotted(path)}]"]
-        for key, value, origin in rows:
-            text = toml_value(value)
-            assignment = f"{dotted(key[-1:])} = {text}" if text else f"# {dotted(key[-1:])} = "
-            lines.append(f"{assignment:<44} # {origin}")
+        lines = [f"[{dotted(path)}]", *(_assigned(*row) for row in rows if not _is_of_tables(row[1]))]
         blocks.append("\n".join(lines))
+        for key, value, origin in rows:
+            blocks += [_table(key, each, origin) for each in value] if _is_of_tables(value) else []
     return "\n\n".join(blocks) + "\n"
+
+
+def _is_of_tables(value: Any) -> bool:
+    return isinstance(value, tuple | list) and any(isinstance(each, Struct) for each in value)
+
+
+def _assigned(key: Key, value: Any, origin: str) -> str:
+    """One key, with the place of its value behind the first line."""
+    first, *rest = toml_lines(value).split("\n")
+    assignment = f"{dotted(key[-1:])} = {first}" if first else f"# {dotted(key[-1:])} = "
+    return "\n".join([f"{assignment:<44} # {origin}", *rest])
+
+
+def _table(key: Key, row: Struct, origin: str) -> str:
+    """One table of a list."""
+    given = {name: value for name, value in _values(row) if value is not None}
+    head = f"[[{dotted(key)}]]"
+    return "\n".join(
+        [f"{head:<44} # {origin}", *(f"{dotted((name,))} = {toml_lines(each)}" for name, each in given.items())]
+    )
 
 
 def as_data(loaded: Loaded) -> dict[str, dict[str, Any]]:

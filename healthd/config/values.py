@@ -19,6 +19,7 @@ from msgspec import NODEFAULT, Struct
 from msgspec.structs import FieldInfo, asdict, fields
 
 SHOWN_CHARACTERS = 60
+_LONG = 200
 _LENGTH = r"([0-9]{1,6}(?:\.[0-9]{1,3})?) ?(ms|[smhd])[a-z]*"
 _UNIT_S = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86_400}
 _WORDS: Mapping[Any, str] = {
@@ -142,6 +143,17 @@ def toml_value(value: Any) -> str:
             return "[" + ", ".join(toml_value(plain(item)) for item in value) + "]"
         case _:
             return "" if isinstance(value, Struct) else str(value)
+
+
+def toml_lines(value: Any) -> str:
+    """The same, a long list with an element on each line: healthd reads no line of more than 1,024 characters."""
+    text = toml_value(value)
+    if len(text) <= _LONG or not isinstance(value, list | tuple | set | frozenset):
+        return text
+    items = [toml_value(plain(item)) for item in value]
+    return "\n".join(
+        ["[", *(f"    {item}," for item in (items if isinstance(value, list | tuple) else sorted(items))), "]"]
+    )
 
 
 def plain(value: Any) -> Any:

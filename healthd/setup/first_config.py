@@ -13,10 +13,13 @@ from datetime import datetime
 from healthd.checklib.tables import InstanceProfile, instance_profile
 from healthd.config.json_schema import FILE_NAME
 from healthd.config.schema.provisioner import ProvisionerSection
-from healthd.config.values import toml_value
+from healthd.config.values import toml_lines, toml_value
+from healthd.core.name_lists import listed
 from healthd.remediation.provisioners.aws_calls import Platform
 from healthd.remediation.provisioners.registry import PLATFORMS, RepairChannel
 from healthd.setup.survey import Survey
+
+_LONGEST_COMMENT = 400
 
 
 def first_config(found: Survey, *, version: str, now: datetime, required: Sequence[str] | None = None) -> str:
@@ -58,7 +61,7 @@ def found_lines(found: Survey) -> Iterator[str]:
     yield f"platform: {named}{_cluster(found)}, because {_text(found.platform_why)}"
     yield f"cluster: {_cluster_manager(found)}"
     yield f"devices: {_count(found.gpus)} NVIDIA GPUs, {_count(found.efa)} EFA devices"
-    mounts = ", ".join(_text(f"{mount.point} ({mount.fstype})") for mount in found.mounts)
+    mounts = listed([_text(f"{mount.point} ({mount.fstype})") for mount in found.mounts])
     yield f"network mounts: {mounts or 'none'}"
 
 
@@ -178,17 +181,17 @@ def _mounts(found: Survey) -> list[str]:
             "# healthd reports a missing Lustre mount only if it is listed. Remove mounts that not every node has.",
             '[checks."lustre.mount"]',
         ]
-        lines += [f"mounts = {toml_value(lustre)}", ""]
+        lines += [f"mounts = {toml_lines(lustre)}", ""]
     if found.automounts:
         lines += [
-            f"# Automounts not used yet: {_text(', '.join(found.automounts))}. Add those of Lustre above.",
+            f"# Automounts not used yet: {_text(listed(found.automounts))}. Add those of Lustre above.",
             "",
         ]
     if wanted := [f"{mount.point} {mount.fstype}" for mount in others if mount not in blanks]:
         lines += ["# Required mounts. Remove mounts that not every node has.", '[checks."host.expect"]']
-        lines += [f"mounts = {toml_value(wanted)}", ""]
+        lines += [f"mounts = {toml_lines(wanted)}", ""]
     if blanks:
-        lines.append(f"# Not listed, because of blanks: {_text(', '.join(mount.point for mount in blanks))}")
+        lines.append(f"# Not listed, because of blanks: {_text(listed([mount.point for mount in blanks]))}")
     return lines
 
 
@@ -197,5 +200,6 @@ def _count(number: int | None) -> str:
 
 
 def _text(words: str) -> str:
-    """The text on one line of a comment: any user may have chosen the name of a mount, tag or file."""
-    return " ".join("".join(each if each.isprintable() else "?" for each in words).split())
+    """The text on one line of a comment, and no long one: any user may have chosen the name of a mount, tag or file."""
+    text = " ".join("".join(each if each.isprintable() else "?" for each in words).split())
+    return text if len(text) <= _LONGEST_COMMENT else f"{text[:_LONGEST_COMMENT]}…"

@@ -14,12 +14,14 @@ from itertools import product
 from msgspec import Struct, field
 
 from healthd.config.match import holds
-from healthd.config.values import toml_value
+from healthd.config.values import toml_lines
 from healthd.core.errors import ConfigError
 from healthd.core.hostlist import unfolded
+from healthd.core.name_lists import listed
 from healthd.observe.text_lines import printable
 from healthd.setup.survey import NETWORK_TYPES
 
+_SHOWN = 400  # characters of a line of nhc.conf in its comment
 _COMM = 15  # characters of a process's name that the kernel keeps
 _UNITS = {"": 1 << 10, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40, "P": 1 << 50}
 _NO_SIZE = float(1 << 63)  # bytes: TOML has no such number
@@ -91,7 +93,7 @@ def from_nhc(text: str, *, name: str) -> list[str]:
         except ValueError as error:
             problems.append(f"{where}: {command!r}: {error}")
             continue
-        part.comments += [f"# {where}: {printable(stripped)}: {each}" for each in ([said] if said else [])]
+        part.comments += [f"# {where}: {printable(stripped)[:_SHOWN]}: {each}" for each in ([said] if said else [])]
     if problems:
         raise ConfigError(tuple(problems))
     return list(_written(parts, name))
@@ -354,8 +356,8 @@ def _written(parts: Mapping[str, _NhcSetting], name: str) -> Iterator[str]:
         ]
         yield ""
         if shared:
-            yield f"# A node that is also one of {', '.join(shared)} gets this list alone: add what such a node needs."
-        yield from ("[[match]]", f"host = {toml_value(re.split(_BETWEEN, hosts))}")
+            yield f"# A node that is also one of {listed(shared)} gets this list alone: add what such a node needs."
+        yield from ("[[match]]", f"host = {toml_lines(re.split(_BETWEEN, hosts))}")
         around = [parts["*"], *(own[each] for each in before if each in wider[hosts])]
         yield from _sections(part.beside(around), "match.")
         before.append(hosts)
@@ -382,4 +384,4 @@ def _sections(part: _NhcSetting, prefix: str) -> Iterator[str]:
     settings: dict[_Key, object] = {**part.values, **{key: list(each) for key, each in part.lists.items()}}
     for check in dict.fromkeys(check for check, _ in settings):
         yield from ("", f'[{prefix}checks."{check}"]')
-        yield from (f"{key} = {toml_value(value)}" for (owner, key), value in settings.items() if owner == check)
+        yield from (f"{key} = {toml_lines(value)}" for (owner, key), value in settings.items() if owner == check)

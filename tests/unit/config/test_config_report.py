@@ -93,6 +93,20 @@ def test_what_is_shown_can_be_loaded_again(tmp_path: Path) -> None:
     assert load(path, checks=CHECKS, environ={}).config == first.config
 
 
+def test_a_long_list_that_is_shown_can_be_loaded_again(tmp_path: Path) -> None:
+    """healthd reads no line of more than 1,024 characters: a list has a line for each element."""
+    about = f'reason = "{"r" * 900}"\nsource = "{"s" * 900}"'
+    rules = "".join(f'[[policy.rule]]\nname = "a{number}"\ncodes = ["gpu.xid.79"]\n{about}\n' for number in range(3))
+    services = "".join(f'"unit-{number:03}",\n' for number in range(100))
+    ignored = ",\n".join(map(str, range(100, 400)))
+    path = tmp_path / "config.toml"
+    reset = f"[remediation]\nreset_services = [{services}]\n"
+    path.write_text(f'{rules}{reset}[checks."gpu.xid"]\nignore = [{ignored}]\n')
+    first = load(path, checks=CHECKS, environ={})
+    path.write_text(shown(first))
+    assert load(path, checks=CHECKS, environ={}).config == first.config
+
+
 def test_every_shown_value_says_where_it_comes_from(tmp_path: Path) -> None:
     """Each line of `config show` ends in default, a file with its line, or a variable."""
     path = tmp_path / "config.toml"

@@ -234,6 +234,17 @@ def test_mounts_of_other_kinds_and_automounts(tmp_path: Path) -> None:
     assert "Automounts not used yet: /scratch" in text
 
 
+def test_a_node_with_many_mounts_gets_a_file_that_loads(tmp_path: Path) -> None:
+    """healthd reads no line of more than 1,024 characters: mounts stand one on a line, and comments name the first."""
+    points = tuple(f"/home/projects/team-{number:03}" for number in range(60))
+    mounts = tuple(Mount(point=each, fstype="nfs4", source="s:/", options=frozenset()) for each in points)
+    lustre = tuple(Mount(point=f"/fsx{each}", fstype="lustre", source="s", options=frozenset()) for each in points)
+    found = Survey(node="n1", mounts=(*mounts, *lustre), automounts=points, problems=("x" * 2_000,))
+    config = loaded(written(found), tmp_path)
+    assert config.checks["host.expect"].settings.mounts == tuple(f"{each} nfs4" for each in points)
+    assert config.checks["lustre.mount"].settings.mounts == tuple(f"/fsx{each}" for each in points)
+
+
 @pytest.mark.parametrize("evil", ['a\nmode = "repair"', 'a"\n[remediation]\nmode="repair"', "a\x1b[2J", "ü\u2028x"])
 def test_a_name_cannot_write_configuration(evil: str, tmp_path: Path) -> None:
     """A node, a tag, a file or a mount may be named by anybody: it stays a word in a comment, or a value."""

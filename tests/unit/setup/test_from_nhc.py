@@ -135,6 +135,17 @@ gpu* || check_ps_service nvidia-persistenced
     assert "nvidia-persistenced.service" in here.checks["host.services"].settings.required
 
 
+def test_lists_of_any_length_load(tmp_path: Path) -> None:
+    """healthd reads no line of more than 1,024 characters: hosts and mounts stand one on a line, comments are cut."""
+    hosts = [f"n{number:04}" for number in range(0, 400, 2)]
+    text = f"{{{','.join(hosts)}}} || check_hw_swap 0 0\n* || check_site {'x' * 2_000}\n"
+    text += "".join(f"* || check_fs_mount -t nfs4 -f /home/projects/team-{number:03}\n" for number in range(60))
+    path = tmp_path / "config.toml"
+    path.write_text("\n".join(from_nhc(text, name="nhc.conf")))
+    mounts = load(path, checks=CHECKS, environ={}).config.checks["host.expect"].settings.mounts
+    assert (len(mounts), made(text)["match"][0]["host"]) == (60, hosts)
+
+
 LINES_THAT_ADD_UP = """
 * || check_hw_physmem 256GB
 * || check_fs_used / 90%
