@@ -53,6 +53,7 @@ class Signals:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: self.end())
         signal.signal(signal.SIGHUP, lambda *_: self._requests.put(SignalRequest.RELOAD))
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})
 
     def end(self) -> None:
         """Have the main thread end the service. Any thread may ask for that."""
@@ -78,13 +79,13 @@ class Signals:
 
     def start_again(self) -> None:
         """After the end in order: replace this program by its next start if that was for a reload. An end that came
-        in between wins."""
+        in between wins; a reload after that waits for the next start to listen."""
+        # By default a SIGHUP would end the new program until it listens: one that is blocked is pending there.
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
         while self.reloads and not self._requests.empty():
             self.reloads = self._requests.get() is SignalRequest.RELOAD
         if not self.reloads:
             return
-        # Ignored signals stay so in the new program until it listens; by default a SIGHUP would end it.
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)
         notify(self._manager, "WATCHDOG=1")  # the whole interval for the start
         manager = {"NOTIFY_SOCKET": self._manager} if self._manager else {}
         environ = {**os.environ, **manager, **passed_on()}

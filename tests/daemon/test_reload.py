@@ -99,6 +99,33 @@ def test_a_reload_leaves_no_command_of_a_check_behind(node: RunningNode) -> None
     node.wait(lambda: not before.is_running(), 20, "the plug-in of before is gone")
 
 
+_STARTS_SLOWLY = """
+import pathlib, time
+slow = pathlib.Path({!r})
+if slow.exists():
+    slow.rename(slow.with_name("under way"))
+    time.sleep(1.5)
+"""
+
+
+def test_a_reload_during_a_reload_is_no_lost_one(tmp_path: Path) -> None:
+    """The configuration was written again while the daemon started with the one before: it starts once more."""
+    modules, slow = tmp_path / "modules", tmp_path / "slow"
+    modules.mkdir()
+    (modules / "sitecustomize.py").write_text(_STARTS_SLOWLY.format(str(slow)))
+    node = RunningNode(tmp_path / "node", "n1", sections=LOCAL, environ={"PYTHONPATH": str(modules)})
+    node.as_program = True
+    try:
+        node.start()
+        slow.touch()
+        reload(node)
+        node.wait(slow.with_name("under way").exists, 20, "it starts again")
+        reload(node)
+        node.wait(lambda: sum("started" in event.text for event in node.events()) == 3, 20, "it starts once more")
+    finally:
+        node.stop()
+
+
 @pytest.mark.parametrize("why", [each for each in CANNOT_START if each != "state"])
 def test_such_a_start_is_one_to_try_again(node: RunningNode, why: str) -> None:
     """Exit 70: by 78 systemd would leave the node without a daemon, for a folder that is mounted a second later.
