@@ -27,7 +27,17 @@ from healthd.job.blame import JOB_EVENT, Blame, JobVerdict, blame
 from healthd.job.held import release_words
 from healthd.job.job import Job, Stop, job_of, stopped
 from healthd.job.speakers import blame_table
-from healthd.job.text import at_drain, found, held_sentence, in_trail, node_sentence, nodes_sentence, part_of
+from healthd.job.text import (
+    about_run,
+    at_drain,
+    found,
+    held_sentence,
+    in_trail,
+    node_sentence,
+    nodes_sentence,
+    of_run,
+    part_of,
+)
 from healthd.judge.history import Fault
 from healthd.remediation.decide.blame_limit import drained_before
 from healthd.remediation.decide.remediation import Remediation
@@ -354,13 +364,13 @@ class JobVerdicts:
         text = note.sentence or self._of_all(note, job)
         runs_again = (note.blamed or note.requeued) and job.restarts > note.restarts
         ends = "; held" if job.held else "; requeued" if runs_again else ""
-        return f"{text}{ends}" if text else ""
+        return f"{of_run(text, note.restarts)}{ends}" if text else ""
 
     def _of_all(self, note: JobNote, job: SlurmJob) -> str:
-        """The sentence for all nodes of a job; "" where one of them has said that it is to blame."""
+        """The sentence for all nodes of a job; "" where one of them has said that it is to blame for this run."""
         assert self._slurm is not None  # noqa: S101 - as above
         names = tuple(unfolded(note.nodes))
-        if any(each.startswith(f"node {name} ") for each in job.said for name in names):
+        if any(each.startswith(f"node {name} ") for each in about_run(job.said, note.restarts) for name in names):
             return ""
         listed = {each.name: each for each in parse_nodes(self._slurm.all_nodes())}
         summaries = {name: parse_summary(listed[name].summary) for name in names if name in listed}

@@ -24,7 +24,7 @@ from healthd.fleet.nodes import FleetNode, FleetPicture
 from healthd.job.blame import Blame
 from healthd.job.held import release_words
 from healthd.job.job import ending
-from healthd.job.text import at_end, at_hold, held_sentence, verdict_of
+from healthd.job.text import about_run, at_end, at_hold, held_sentence, verdict_of
 from healthd.ledger.database import Ledger
 from healthd.ledger.entries import LedgerEntry, LedgerJob
 from healthd.notify.delivery import NotDeliveredError, RefusedError
@@ -43,6 +43,8 @@ TOLD_FOR = timedelta(hours=6)
 """For so long a notice is sent again where the command fails."""
 _SAME = timedelta(days=1)
 """Within it the run that a node names is the same end, where slurmctld keeps no time of it."""
+_REFUSED = " is not fit for job "
+"""In the sentence of a node whose Prolog refused a job."""
 _HELD = "REQUEUE_HOLD"
 """The state in the ledger of a job that slurmctld holds after its end."""
 _BY_A_NODE = frozenset({"NODE_FAIL", "BOOT_FAIL"})
@@ -129,6 +131,8 @@ class JobKeeper:
         self._jobs, self._ledger, self._policy, self._log, self._tell = jobs, ledger, policy, log, tell
         self._clock = clock
         self._problem = ""
+        self._held: dict[tuple[str, int], datetime] = {}
+        """When the end of a job that is held was listed first: slurmctld keeps no time of it."""
         self._refused: dict[tuple[str, int], datetime] = {}
         """When a notice was refused last: these come behind the others."""
 
@@ -145,8 +149,11 @@ class JobKeeper:
         for each in listed:
             if not each.runs and (each.id, each.run) not in known:  # the cluster may list an end for days
                 known.update(((each.id, each.run), end) for end in ledger.job_ends(each.id) if _may_be(each, end))
+        self._held = {
+            key: self._held.get(key, fleet.at) for key in ((each.id, each.run) for each in listed if each.held)
+        }
         judged = []
-        for each in list(_due(listed, named, known, fleet.at))[:_MOST]:
+        for each in list(_due(listed, named, known, fleet.at, self._held))[:_MOST]:
             try:
                 job = self._jobs.job(each.id)
             except BackendError:
@@ -154,7 +161,7 @@ class JobKeeper:
             is_again = job.restarts > each.run
             is_failure = job.has_finished and not job.preempted  # whatever Slurm calls the end of a preempted one
             if is_again or is_failure:  # else it is ending, and may run again
-                judged.append(self._judged(each, job, nodes, fleet.at))
+                judged.append(self._judged(each, job, nodes, self._held.get((each.id, each.run), fleet.at)))
         ledger.put_jobs(judged)
         for end in judged:
             self._log.info("job.judged", job=end.job, verdict=end.verdict, message=end.sentence)
@@ -247,13 +254,14 @@ def _due(
     named: Iterable[tuple[str, int]],
     known: Mapping[tuple[str, int], LedgerJob],
     now: datetime,
+    held: Mapping[tuple[str, int], datetime],
 ) -> Iterator[ListedJob]:
     """The ends that are not known yet and whose nodes had the time to write. Runs that a node names as ended by its own
-    fault come first: such a job may run again by now."""
+    fault come first: such a job may run again by now. ``held``: when those that are held were listed first."""
     found = {(job, run): ListedJob(id=job, run=run) for job, run in sorted(named)}
     for each in listed:
-        is_old = each.ended is not None and now - each.ended >= SETTLES
-        if not each.runs and (each.held or is_old):
+        ended = each.ended or held.get((each.id, each.run))
+        if not each.runs and ended is not None and now - ended >= SETTLES:
             found[each.id, each.run] = each
     for key, each in found.items():
         before = known.get(key)
@@ -264,14 +272,15 @@ def _due(
 def _end_of(listed: ListedJob, job: SlurmJob, nodes: Mapping[str, FleetNode], now: datetime) -> SummarizedEnd:
     """The verdict: by the AdminComment of a job that goes on or is held, else by the summaries of its nodes."""
     if listed.not_started:
-        refusals = [each for each in job.said if verdict_of((each,)) is Blame.NODE]
+        refusals = [each for each in job.said if _REFUSED in each]
         if refusals:
             return SummarizedEnd(blame=Blame.NODE, sentence=refusals[-1])
         return SummarizedEnd(blame=Blame.UNKNOWN, sentence="not known whose fault: its launch failed")
     run = run_word(listed.id, listed.run)
     named = [name for name, each in nodes.items() if each.summary is not None and each.summary.job == run]
-    if not named and listed.held and (verdict := verdict_of(job.said)) is not None:
-        last = next(each for each in reversed(job.said) if verdict_of((each,)) is verdict)
+    said = about_run(job.said, listed.run)
+    if not named and listed.held and (verdict := verdict_of(said)) is not None:
+        last = next(each for each in reversed(said) if verdict_of((each,)) is verdict)
         return SummarizedEnd(blame=verdict, sentence=last)
     names = named or list(unfolded(job.nodes))
     summaries = {name: nodes[name].summary for name in names if name in nodes}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Sequence
 
 from healthd.core.model import Component
@@ -11,6 +12,7 @@ from healthd.job.job import Job
 
 _NODE, _NO_NODE, _UNKNOWN = "node ", "no node fault seen on ", "not known "
 """How the sentences of the three verdicts begin: ``verdict_of`` reads them."""
+_RUN = re.compile(r"; run ([1-9][0-9]{0,8})")
 
 
 def part_of(component: str, names: Collection[Component]) -> str:
@@ -55,6 +57,16 @@ def nodes_sentence(size: int, not_known: Sequence[str], faulty: Sequence[str]) -
 
 def _count(size: int) -> str:
     return f"{size} node{'' if size == 1 else 's'}"
+
+
+def of_run(sentence: str, run: int) -> str:
+    """The sentence with the number of the run that it is about; the first run of a job needs none."""
+    return f"{sentence}; run {run}" if run else sentence
+
+
+def about_run(said: Sequence[str], run: int) -> tuple[str, ...]:
+    """The sentences of one AdminComment that are about this run of the job."""
+    return tuple(each for each in said if int(named[1] if (named := _RUN.search(each)) else 0) == run)
 
 
 def verdict_of(said: Sequence[str]) -> Blame | None:
@@ -117,13 +129,13 @@ def at_end(job: str, ending: str, blame: Blame, sentence: str, *, requeued: bool
         return f"your job {job} was ended by a fault of node {node}{about}, not by your program: {release or then}"
     waits = f", and {release}: Slurm holds it" if release else ""
     if blame is Blame.JOB:
-        seen = sentence.removeprefix(_NO_NODE)
+        seen = sentence.removeprefix(_NO_NODE).partition(";")[0]
         return (
             f"your job {job} ended with {ending}, and healthd saw no fault on its {seen}: read the job's output{waits}"
         )
     return (
         f"your job {job} ended with {ending}, and healthd cannot tell whether a node was at fault "
-        f"({sentence.removeprefix(_UNKNOWN)}): read the job's output, and ask an administrator{waits}"
+        f"({sentence.removeprefix(_UNKNOWN).partition(';')[0]}): read the job's output, and ask an administrator{waits}"
     )
 
 

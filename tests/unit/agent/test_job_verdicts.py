@@ -338,6 +338,19 @@ def test_the_sentence_of_a_blamed_node_tells_whether_slurm_runs_the_job_again(
     assert ctld.comment.endswith(f"XID 79 {START:%H:%M:%S}; not {done}")
 
 
+def test_each_run_of_a_job_has_a_sentence_of_its_own(world: World) -> None:
+    """The second run fails as the first did: its sentence names it, so it is written, and no reader takes it for the
+    first one's."""
+    ctld = Slurmctld(jobs="4711|4711|PENDING|alice||1|1|1|N/A|N/A|NONE|0|N/A|job requeued in held state|\n")
+    verdicts = daemon(world.store, SlurmOrchestrator(node="n1", run=ctld))
+    for run in (0, 1):
+        verdicts.keep(replace(JOB, nodes="n1", restarts=run), BY_ITSELF, blamed=False, now=START)
+        verdicts.tell()
+    assert ctld.comment.endswith(
+        "no node fault seen on 1 node; held; healthd: no node fault seen on 1 node; run 1; held"
+    )
+
+
 @pytest.mark.parametrize(("waits", "done"), [("0|N/A|job requeued in held state", "; held"), ("1|N/A|BeginTime", "")])
 def test_the_sentence_of_a_job_that_slurm_ended_tells_whether_slurm_holds_it(
     world: World, waits: str, done: str

@@ -108,6 +108,11 @@ class Head:
         fleet = FleetPicture(cluster="train", at=at, nodes=nodes, limit=1, taken=0)
         self.keeper(self.cluster.jobs(), fleet)
 
+    def sees_held(self, *nodes: FleetNode) -> None:
+        """Twice: the nodes of a job that is held have the time to write."""
+        self.sees(*nodes)
+        self.sees(*nodes, at=NOW + SETTLES)
+
     @property
     def ends(self) -> tuple[LedgerJob, ...]:
         ledger = Ledger(self.path, now=NOW, reads_only=True)
@@ -203,12 +208,29 @@ def test_a_run_that_a_dead_node_names_for_days_is_one_end(head: Head) -> None:
 
 def test_a_held_job_has_the_verdict_of_its_comment(head: Head) -> None:
     """Its nodes have written it there; the owner reads how to go on."""
-    said = "healthd: node n9 XID 48; drained; requeued; healthd: no node fault seen on 2 nodes"
+    said = "healthd: node n9 XID 48; drained; requeued; healthd: no node fault seen on 2 nodes; run 1; held"
     head.cluster.listed = [ListedJob(id="4711", run=1, held=True, nodes=2)]
     head.cluster.shown["4711"] = SlurmJob(id="4711", state="PENDING", user="alice", restarts=2, comment=said)
-    head.sees(node("n1"), node("n2"))
+    head.sees_held(node("n1"), node("n2"))
     assert [(each.run, each.at, each.state, each.verdict) for each in head.ends] == [(1, NOW, "REQUEUE_HOLD", "job")]
-    assert head.told[0].endswith(": read the job's output, and release it by `scontrol release 4711`: Slurm holds it")
+    words = "on its 2 nodes: read the job's output, and release it by `scontrol release 4711`: Slurm holds it"
+    assert head.told[0].endswith(words)
+
+
+def test_a_held_job_is_not_judged_by_what_was_written_of_an_earlier_run(head: Head) -> None:
+    """Its first run was ended by a node; the second one failed by itself, and its nodes write that within 15 s. Its
+    owner must not read that the node ended this one too."""
+    first = "healthd: node n9 GPU 3 XID 48 12:00:00; drained; requeued"
+    head.cluster.listed = [ListedJob(id="4711", run=1, held=True, nodes=2)]
+    shown = SlurmJob(id="4711", state="PENDING", user="alice", nodes="n[1-2]", restarts=2, comment=first)
+    head.cluster.shown["4711"] = shown
+    head.sees(node("n1"), node("n2"))
+    assert not head.ends
+    comment = f"{first}; healthd: not known whose fault: n1 of 2 nodes could not tell; run 1; held"
+    head.cluster.shown["4711"] = replace(shown, comment=comment)
+    head.sees(node("n1"), node("n2"), at=NOW + SETTLES)
+    assert [(each.run, each.verdict) for each in head.ends] == [(1, "unknown")]
+    assert "(whose fault: n1 of 2 nodes could not tell)" in head.told[0]
 
 
 def test_a_job_that_is_held_for_days_is_one_end(head: Head) -> None:
@@ -245,6 +267,7 @@ TOO_OFTEN = "launch failure limit exceeded requeued held"
     [
         (f"healthd: {REFUSED}; healthd: held (another word)", "node", REFUSED),
         ("", "unknown", "not known whose fault: its launch failed"),
+        ("healthd: node n9 XID 48; drained; requeued", "unknown", "not known whose fault: its launch failed"),
     ],
 )
 def test_a_job_that_could_not_start_is_told_with_its_release(
@@ -255,7 +278,7 @@ def test_a_job_that_could_not_start_is_told_with_its_release(
     head.cluster.shown["4711"] = SlurmJob(
         id="4711", state="REQUEUE_HOLD", user="alice", restarts=1, reason=TOO_OFTEN, held=True, comment=said
     )
-    head.sees(node("n1"))
+    head.sees_held(node("n1"))
     release = "release it by `scontrol release 4711`"
     assert [(each.state, each.ending, each.verdict, each.sentence) for each in head.ends] == [
         ("REQUEUE_HOLD", TOO_OFTEN, verdict, f"{sentence}; held ({TOO_OFTEN}): {release}")
