@@ -191,7 +191,10 @@ def test_what_is_shown_can_be_loaded_again(tmp_path: Path) -> None:
         ('name = "a"\npattern = "words"\nclears = "["', ["rules[0]", "clears = '['", "not a regular expression"]),
         ('name = "a"\npattern = "words"\nseverity = "criticl"', ["rules[0].severity", 'did you mean "critical"?']),
         ('name = "a"\npattern = "words"\nremedy = "explode"', ["rules[0].remedy", "expected one of"]),
-        ('name = "a"\npattern = "words"\nseverety = "info"', ["rules[0].severety", "no such key", '"severity"']),
+        (
+            'name = "a"\npattern = "words"\nseverety = "info"',
+            ["rules[0].severety", "no such key", "did you mean severity?"],
+        ),
         ('name = "A b"\npattern = "words"', ["rules[0]", "name = 'A b'"]),
         ('name = "a"\npattern = "words"\ncode = "gpu.xid.79"', ["rules[0]", "code = 'gpu.xid.79'", "site."]),
         ('name = "a"\npattern = "words"\nremedy = "reboot_node"', ["rules[0]", 'needs severity = "critical"']),
