@@ -177,7 +177,7 @@ def never_found(checks: Mapping[str, Check], settings: Mapping[str, CheckConfig]
             if interval_s > most_s:
                 notices.append(
                     f"{code.code} is never found: it takes {times} runs of {name} within {window_s:g} s, and that runs "
-                    f'every {interval_s:g} s; set [checks."{name}"] interval_s to {most_s:.0f} at most'
+                    f'every {interval_s:g} s; set [checks."{name}"] interval_s to {int(most_s)} at most'
                 )
     return tuple(notices)
 

@@ -50,6 +50,8 @@ CREATE TABLE fact (key TEXT PRIMARY KEY, value TEXT NOT NULL);
 """
 EVENTS_KEPT = 100_000
 """Lines of the audit trail: some 30 MB, and years of a healthy node. Older ones go; a newer one cannot be deleted."""
+REMEDIATIONS_KEPT = 4_000
+"""Remediations that are over: years of a node, which may return eight times a day at most. Older ones go."""
 _NODE, _INSTANCE = "node", "instance_id"
 _STAYS = (
     f"CREATE TRIGGER event_stays BEFORE DELETE ON event WHEN OLD.id > (SELECT MAX(id) FROM event) - {EVENTS_KEPT}"  # noqa: S608
@@ -250,6 +252,10 @@ class Store:
                 "INSERT INTO remediation (id, open, body) VALUES (?, ?, ?)"
                 " ON CONFLICT (id) DO UPDATE SET open = excluded.open, body = excluded.body",
                 (remediation.id, remediation.is_open, json_text(remediation)),
+            )
+            db.execute(
+                "DELETE FROM remediation WHERE NOT open AND rowid <= (SELECT MAX(rowid) FROM remediation) - ?",
+                (REMEDIATIONS_KEPT,),
             )
             _append(db, (event,))
 

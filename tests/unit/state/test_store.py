@@ -23,6 +23,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from healthd.core.encodable import json_text
 from healthd.core.errors import StoreError
 from healthd.core.model import Component, Event, Mode, Remedy, Repeats, Step
 from healthd.job.blame import JOB_EVENT
@@ -33,7 +34,7 @@ from healthd.remediation.decide.remediation import End, Phase, Remediation
 from healthd.remediation.decide.rules import QUARANTINE, REBOOT
 from healthd.remediation.ports import Hold
 from healthd.state.monitor import Monitor
-from healthd.state.store import EVENTS_KEPT, SCHEMA_VERSION, EventFilter, Owner, Store
+from healthd.state.store import EVENTS_KEPT, REMEDIATIONS_KEPT, SCHEMA_VERSION, EventFilter, Owner, Store
 from tests.support.judgement import (
     GPU,
     START,
@@ -384,6 +385,25 @@ def test_the_trail_has_an_end(tmp_path: Path) -> None:
     with pytest.raises(sqlite3.IntegrityError, match="the audit is append-only"):
         other.execute("DELETE FROM event WHERE id = 3")
     other.close()
+
+
+def test_remediations_that_are_over_have_an_end(tmp_path: Path) -> None:
+    """The newest four thousand are kept, and one that is open however old it is: each start reads them all."""
+    store = opened(tmp_path)
+    store.save_remediation(replace(REMEDIATION, id="open"), EVENT)
+    other = sqlite3.connect(store.path)
+    over = (
+        (f"old{number}", json_text(replace(REMEDIATION, id=f"old{number}", end=End.RELEASED)))
+        for number in range(4_100)
+    )
+    other.executemany("INSERT INTO remediation (id, open, body) VALUES (?, 0, ?)", over)
+    other.commit()
+    other.close()
+    store.save_remediation(replace(REMEDIATION, id="new", end=End.RELEASED), EVENT)
+    kept = [each.id for each in store.remediations()]
+    assert (kept[:2], kept[-1], len(kept)) == (["open", "old101"], "new", REMEDIATIONS_KEPT + 1)
+    assert not store.knows("old0")
+    store.close()
 
 
 def test_a_database_that_kept_every_line_is_told_anew(tmp_path: Path) -> None:
@@ -857,6 +877,7 @@ def test_a_disk_that_refuses_writing_can_still_be_read(tmp_path: Path, whole: by
 _OUT_OF_MEMORY = """
 import resource, sys
 from pathlib import Path
+from healthd.core.encodable import json_text
 from healthd.core.errors import StoreError
 from healthd.core.model import Event
 from healthd.state.store import Store
