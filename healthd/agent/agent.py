@@ -283,6 +283,7 @@ def acting_agent(
     if before in ("", monitor.history.instance_id):  # else the disk was another machine's
         journal.judge_past_boot(agent.checkup, monitor, boot_id_or_unknown(machine), now)
     monitor.begin_boot(boot_id_or_unknown(machine), now)
+    agent.checkup.pause_nvml_again(now)
     return agent
 
 

@@ -255,6 +255,14 @@ class Checkup:
         for event in events:
             self.monitor.record(event)
 
+    def pause_nvml_again(self, now: datetime) -> None:
+        """Keep the rest of a pause that an XID began before healthd started again: its line was judged
+        then, and does not come back."""
+        for fault in self.monitor.history.faults.values():
+            left_s = NVML_PAUSE_S - (now - fault.last).total_seconds()
+            if 0 < left_s <= NVML_PAUSE_S and (reason := _pause_after(fault.code)):
+                self.machine.nvml.pause(left_s, reason)
+
     def judge_past_kernel(self, records: Sequence[KernelRecord], code: str) -> None:
         """Run the kernel checks on lines that may have been judged before, and fold in the findings of this code."""
         for outcome in self._outcomes_of(self._kernel_checks(), records):
@@ -441,17 +449,21 @@ class Checkup:
 
     def _pause_nvml(self, outcome: Outcome) -> tuple[str, ...]:
         """Pause NVML after XIDs with which it is likely to hang, and return the reasons that are new."""
-        from healthd.checklib.xids import xid_number, xid_row  # a cold check of the host loads no table
-
         new: dict[str, None] = {}
         for finding in outcome.result.findings:
-            number = xid_number(finding.code)
-            if number is not None and xid_row(number).pauses_nvml:
-                reason = f"paused for {NVML_PAUSE_S:g} s after {finding.code}"
+            if reason := _pause_after(finding.code):
                 if self.machine.nvml.state().reason != reason:
                     new[reason] = None
                 self.machine.nvml.pause(NVML_PAUSE_S, reason)
         return tuple(new)
+
+
+def _pause_after(code: str) -> str:
+    """Why NVML is paused after a finding; "" where it is not."""
+    from healthd.checklib.xids import xid_number, xid_row  # a cold check of the host loads no table
+
+    number = xid_number(code)
+    return f"paused for {NVML_PAUSE_S:g} s after {code}" if number is not None and xid_row(number).pauses_nvml else ""
 
 
 def _joined(results: Sequence[Result]) -> Result:

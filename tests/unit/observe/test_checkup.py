@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from healthd.core.model import ClearsBy, Outcome, Reading, Result, Status
 from healthd.core.node import Node, ProbeState
 from healthd.observe.checkup import Checkup
 from healthd.sim.machine import SimulatedMachine
+from healthd.sources.nvml import NvmlSource
 from healthd.state.monitor import Monitor
 from healthd.state.store import Store
 from tests.support.judgement import GPU, START, counter, finding, kernel_says
@@ -133,6 +135,25 @@ def test_an_outcome_that_cannot_be_judged_is_unknown(checkup: Checkup) -> None:
     outcome = runs(checkup, ok([counter(1)]))
     assert outcome.result.status is Status.UNKNOWN
     assert outcome.result.reason.startswith("the outcome could not be judged: AttributeError: 'str' object has no")
+
+
+def test_a_pause_of_nvml_outlives_the_daemon(checkup: Checkup, store: CountingStore) -> None:
+    """It is as long as it would have been. One that is over, and one of an earlier boot, does not come back."""
+    lines = kernel_says("NVRM: Xid (PCI:0000:05:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.")
+    checkup.monitor.begin_boot("boot", START)
+    checkup.judge_kernel(lines, ("boot", 1))
+    asked = checkup.machine.nvml.state()
+
+    def again(after_s: float, boot_id: str = "boot") -> ProbeState:
+        checkup.monitor = Monitor(checkup.checks, store)
+        checkup.machine = structs.replace(checkup.machine, nvml=NvmlSource())
+        checkup.monitor.begin_boot(boot_id, START)
+        checkup.pause_nvml_again(START + timedelta(seconds=after_s))
+        return checkup.machine.nvml.state()
+
+    assert asked.reason == again(100).reason == "paused for 300 s after gpu.xid.79"
+    assert 190 < again(100).paused_s <= 200
+    assert [each.paused_s for each in (again(301), again(-5), again(100, "next"))] == [0.0, 0.0, 0.0]
 
 
 @pytest.mark.parametrize(("reason", "events"), [("nvml probe: paused after a storm; not asked", 1), ("ntp is gone", 2)])
