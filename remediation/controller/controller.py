@@ -294,9 +294,20 @@ class Controller:
             view = self._node(found.want.node).view()
             if (why := self._refusal(found, view, now)) is not None:
                 return replace(result, message=f"{result.message}; not asked for again: {why.reason}")
+            if self._is_soon_repeated(found, now):
+                soon = "its node soon gives this request up, and makes another"
+                return replace(result, message=f"{result.message}; not asked for again: {soon}")
             return act.again(replace(result, remediation=replace(result.remediation, hold=view.hold)), now)
         except BackendError as error:
             return replace(result, message=f"{result.message}; not asked for again: {error}")
+
+    def _is_soon_repeated(self, found: FoundRequest, now: datetime) -> bool:
+        """Whether the node's next request would come before what is asked for now had to show: an act that is queued
+        would then be queued twice."""
+        want = found.want
+        shows_s = self._provisioner_of(found).repeats_after_s(want.remedy)
+        age = self._by_its_age(want.node, found.record, now) - want.asked
+        return bool(shows_s) and age.total_seconds() + (shows_s or 0.0) > self._timeout_s(want.remedy)
 
     def _begin_unless_busy(self, found: FoundRequest, snapshot: FleetSnapshot, now: datetime) -> NodeStatus:
         """A platform that is at the machine, or has no time or no answer for us, is not asked again in every sync

@@ -14,10 +14,10 @@ from healthd.core.model import Mode, Remedy
 from healthd.remediation.decide.remediation import PAST_OF
 from healthd.remediation.records.handoff import RequestAnswer, withdrawing
 from tests.engine.test_controller_replay import STORIES
-from tests.support.controller_rig import NODE, STEP_S, AskedWorld
+from tests.support.controller_rig import NODE, STEP_S, TIMEOUTS, AskedWorld
 from tests.support.engine_wire import kill, no_answer
 
-REBOOT_SHOWS_S = 300.0
+REBOOT_SHOWS_S = 200.0
 ROUNDS = {"replace": 16, "reboot": 50, "silent": 32, "ordered": 16}
 """Rounds in which a request is carried out, whoever dies in it: minutes, where one that is waited for takes hours."""
 
@@ -167,6 +167,18 @@ def test_a_reboot_is_repeated_only_where_the_first_one_must_have_shown(tmp_path:
     world.run(1)
     assert world.acts == 1
     assert "reboot asked for again" in world.message[-1]
+
+
+def test_a_reboot_is_not_repeated_right_before_its_node_asks_again(tmp_path: Path) -> None:
+    """The node gives a reboot up that never shows, and makes another request: with a late repetition of the first one
+    behind it, the platform would have two reboots in its queue."""
+    world = dies_before_the_act("reboot", tmp_path)
+    while not world.kills:
+        world.run(1)
+    world.clock.advance(TIMEOUTS.reboot_timeout_s - 1.5 * REBOOT_SHOWS_S)
+    world.run(int(REBOOT_SHOWS_S / STEP_S) + 3)
+    assert world.acts == 0
+    assert "not asked for again: its node soon gives this request up" in world.message[-1]
 
 
 def test_a_platform_that_cannot_be_asked_twice_is_waited_for(tmp_path: Path) -> None:
