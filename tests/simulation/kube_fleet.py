@@ -43,7 +43,7 @@ from healthd.remediation.orchestrators.kubernetes.fleet import KubeFleet
 from healthd.remediation.orchestrators.kubernetes.from_config import poll_fence
 from healthd.remediation.orchestrators.kubernetes.leader_election import Leadership
 from healthd.remediation.orchestrators.kubernetes.lease_notes import LeaseNotes
-from healthd.remediation.orchestrators.kubernetes.objects.budget import CLAIM, LEASE
+from healthd.remediation.orchestrators.kubernetes.objects.budget import CLAIM, LEASE, lease_name
 from healthd.remediation.orchestrators.kubernetes.objects.drain_record import RECORDS
 from healthd.remediation.orchestrators.kubernetes.objects.eviction import EvictionRule, EvictMode
 from healthd.remediation.orchestrators.kubernetes.objects.gangs import GangLabels
@@ -68,10 +68,13 @@ from tests.support.fake_repairs import FakeProvisioner, FakeResetter
 
 OURS = (UNHEALTHY, CLAIMED)
 CODES = ("gpu.xid.79", "gpu.count.missing", "gpu.nvlink.down")
+GROUP = "example.com/group"
+"""The label by which a Node is in a scope of the budget."""
 WORN_OUT = "gpu.remap.failure"
 """Only another machine ends it."""
 AGENT_S, IDLE_S, CONTROLLER_S = 5.0, 60.0, 10.0
 EVICTED_AFTER_S = 600.0
+_STANDS_STILL = 0.0003
 REACTS_S, SETTLED_S = 1800.0, 5400.0
 """From a fault, with room and without trouble, to the drain; and from the end of all trouble to a fleet as it was."""
 
@@ -127,6 +130,8 @@ class Machine:
             node=self.name,
             namespace=NAMESPACE,
             cordon=fleet.cordons,
+            scopes=tuple(fleet.scopes),
+            scope_label=GROUP,
             lately_s=0.5,
             clock=fleet.wall.now,
             monotonic_s=fleet.timeline,
@@ -304,7 +309,7 @@ class Controller:
 
     def start(self) -> None:
         fleet = self._fleet
-        self._api = Client(fleet.server, f"controller {self._name}", fleet.trouble)
+        self._api, self._is_turning = Client(fleet.server, f"controller {self._name}", self._meets), False
         identity = f"{self._name}-{fleet.random.getrandbits(32):08x}"
         self._lead = Leadership(self._api, namespace=NAMESPACE, identity=identity, monotonic_s=fleet.timeline)
         self.notes = partial(LeaseNotes, self._api, namespace=NAMESPACE, leads=self._lead.check)
@@ -319,7 +324,8 @@ class Controller:
         counted = fleet.counts(
             api,
             namespace=NAMESPACE,
-            quotas={CLUSTER: fleet.granted},
+            quotas={CLUSTER: fleet.granted, **fleet.scopes},
+            scope_label=GROUP,
             leads=lead.check,
             monotonic_s=fleet.timeline,
             clock=fleet.wall.now,
@@ -396,9 +402,21 @@ class Controller:
         )
         return fleet.acts(opened)
 
+    def _meets(self, boundary: str) -> None:
+        self._fleet.trouble(boundary)
+        if self._fleet.room is not None and self._fleet.random.random() < _STANDS_STILL:
+            self._fleet.stands_still()
+
     def turn(self) -> None:
-        if not self.alive:
+        if not self.alive or self._is_turning:
             return
+        self._is_turning = True
+        try:
+            self._take_turn()
+        finally:
+            self._is_turning = False
+
+    def _take_turn(self) -> None:
         try:
             led, self._leads = self._leads, self._lead.attempt()
             if self._leads:
@@ -454,13 +472,15 @@ class KubeSimulation:
         self.mode = self.random.choice((Mode.QUARANTINE, Mode.REPAIR))
         self.cordons = self.random.random() < 0.5
         self.codes: tuple[str, ...] = CODES
+        self.scopes: dict[str, int] = {}
         self.config, self.takes_s = Config(), dict[Remedy, float]()
         self.room = None if platform is None else MachineRoom(platform, self, seed)
         if self.room is not None:
+            self.scopes = self.room.scopes
             self.mode, self.config, self.codes = Mode.REPAIR, self.room.config(), (*CODES, WORN_OUT)
             takes = controller_timeouts(self.config)
             self.takes_s = {Remedy.REBOOT_NODE: takes.reboot_timeout_s, Remedy.REPLACE_NODE: takes.replace_timeout_s}
-        self.calm, self.outage_until_s = True, 0.0
+        self.calm, self._is_still, self.outage_until_s = True, False, 0.0
         self.by_admin: dict[str, set[str]] = {}
         self.trail: list[str] = []
         self.pager = Pager(self.random, lambda: not self.calm, self.note)
@@ -500,6 +520,8 @@ class KubeSimulation:
     def add(self, name: str, instance: Instance | None = None) -> None:
         provider = f"aws:///{name}" if instance is None else provider_id(instance)
         self._register(name, provider)
+        if self.scopes:
+            self.relabel(name)
         self.by_admin[name] = set()
         self.machines[name] = Machine(name, self, instance.id if instance is not None else "")
 
@@ -507,6 +529,12 @@ class KubeSimulation:
         status = {"conditions": [{"type": "Ready", "status": "True"}], "nodeInfo": {"bootID": f"{name}-{boot}"}}
         body = {"metadata": {"name": name}, "spec": {"providerID": provider}, "status": status}
         self.server.put(ResourceKind.NODE, body, by="kubelet")
+
+    def relabel(self, name: str) -> None:
+        """Its Node is in a scope of the budget, or in none."""
+        if (ResourceKind.NODE, name) in self.server.objects:
+            group = self.random.choice((*self.scopes, "other"))
+            self.server.change(ResourceKind.NODE, name, {"metadata": {"labels": {GROUP: group}}})
 
     def ready(self, name: str, *, is_ready: bool) -> None:
         if (ResourceKind.NODE, name) in self.server.objects:
@@ -556,6 +584,14 @@ class KubeSimulation:
         self._turns(SETTLED_S / 2, lambda: None)
         self._is_as_it_was()
 
+    def stands_still(self) -> None:
+        """The controller that asks now stands still for a while, at this request, and another one may lead."""
+        if not self.calm and not self._is_still:
+            self._is_still = True
+            self.note("a controller stands still")
+            self._turns(self.random.uniform(10.0, 180.0), self._befall)
+            self._is_still = False
+
     def _turns(self, seconds: float, befalls: Callable[[], None]) -> None:
         until_s = self.timeline.s + seconds
         while self.timeline.s < until_s:
@@ -590,6 +626,8 @@ class KubeSimulation:
             (self._without_lease, 1),
             (self._outage, 4),
             (lambda: self._of_platform(name), 0 if self.room is None else 12),
+            (lambda: self.relabel(name), 6 if self.scopes else 0),
+            (lambda: machine.breaks(self.random.choice(self.codes)), 0 if self.room is None else 60),
         )
         for each, a_day in kinds:
             if a_day and self.random.random() < a_day * AGENT_S / 86_400.0:
@@ -662,6 +700,8 @@ class KubeSimulation:
         provider = self.node(name)["spec"]["providerID"]
         self.server.drop(ResourceKind.NODE, name, by="kubelet")
         self._register(name, provider, self.machines[name].boot)
+        if self.scopes:
+            self.timeline.after(20.0, lambda: self.relabel(name))
         self.by_admin[name] = set()
         self.note(f"{name}: registered again")
 
@@ -739,19 +779,22 @@ class KubeSimulation:
             raise Violation(self._story(f"{name}: healthd undoes the administrator's cordon"))
         if hold_of(left) is None and hold_of(right) is not None:
             self.drains += 1
-            if name not in _claims(self._lease()):
-                raise Violation(self._story(f"{name}: drained without a claim"))
+            group = left.labels.get(GROUP, "")
+            for scope in (CLUSTER, *(each for each in self.scopes if each == group)):
+                if name not in _claims(self._lease(scope)):
+                    raise Violation(self._story(f"{name}: drained without a claim in {lease_name(scope)}"))
         for word in ("taken out" if hold_of(right) else "released",) if hold_of(left) != hold_of(right) else ():
             self.note(f"{name}: {word} by healthd")
 
     def _lease_written(self, who: str, before: dict[str, Any], after: dict[str, Any]) -> None:
-        if after["metadata"]["name"] != LEASE:
+        limits = {lease_name(CLUSTER): self.max_out, **{lease_name(scope): most for scope, most in self.scopes.items()}}
+        if (lease := after["metadata"]["name"]) not in limits:
             return
         claims, were = _claims(after), _claims(before)
         if who in self.machines and (claims ^ were) - {who}:
-            raise Violation(self._story(f"{who} changes the claims {claims ^ were}"))
-        if claims - were and len(claims) > self.max_out:
-            raise Violation(self._story(f"{sorted(claims)} hold claims, {self.max_out} may"))
+            raise Violation(self._story(f"{who} changes the claims {claims ^ were} of {lease}"))
+        if claims - were and len(claims) > limits[lease]:
+            raise Violation(self._story(f"{sorted(claims)} hold claims in {lease}, {limits[lease]} may"))
 
     def _is_acted_on(self) -> None:
         """No faulty node is in service while the budget has room, but one whose fault an operator acknowledged."""
@@ -789,7 +832,7 @@ class KubeSimulation:
                 raise Violation(self._story(f"{name} keeps {ours}: {self.why(machine)}"))
             if (remediation := machine.remediation) is not None:
                 raise Violation(self._story(f"{name}: {remediation.id} stays open: {self.why(machine)}"))
-        if claims := _claims(self._lease()):
+        if claims := self.claims():
             raise Violation(self._story(f"claims are left: {claims}"))
 
     def why(self, machine: Machine) -> str:
@@ -801,8 +844,8 @@ class KubeSimulation:
     def node(self, name: str) -> dict[str, Any]:
         return self.server.objects[ResourceKind.NODE, name]
 
-    def _lease(self) -> dict[str, Any]:
-        return self.server.objects.get((ResourceKind.LEASE, LEASE), {"metadata": {}})
+    def _lease(self, scope: str = CLUSTER) -> dict[str, Any]:
+        return self.server.objects.get((ResourceKind.LEASE, lease_name(scope)), {"metadata": {}})
 
     def is_there(self, machine: Machine) -> bool:
         """Whether its name is still this machine's."""
@@ -812,7 +855,8 @@ class KubeSimulation:
         return pods_on(self.server, name)
 
     def claims(self) -> set[str]:
-        return _claims(self._lease())
+        """Those that hold one in any scope."""
+        return {name for scope in (CLUSTER, *self.scopes) for name in _claims(self._lease(scope))}
 
     def violation(self, text: str) -> Violation:
         return Violation(self._story(text))

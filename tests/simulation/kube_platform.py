@@ -82,18 +82,23 @@ class Room(Protocol):
     def joins(self, instance: Instance) -> None:
         """A new machine registers."""
 
+    def stands_still(self) -> None:
+        """The process that called stands still, and others go on."""
+
     def has_node(self, name: str) -> bool:
         """Whether a Node has this name."""
 
 
 class CloudPlatform:
-    """``calm``: no call fails, and there is capacity."""
+    """``calm``: no call fails, and there is capacity. ``tried``: the instances whose reboot was called for, heard or
+    not."""
 
     def __init__(
         self, kind: Kind, room: Room, *, server: Server, timeline: Timeline, wall: WallClock, random: Random
     ) -> None:
         self.kind, self._room, self._server, self._timeline, self._wall = kind, room, server, timeline, wall
         self._random, self.calm, self.instances = random, True, dict[str, Instance]()
+        self.tried = set[str]()
         self.acts = {Remedy.REBOOT_NODE: 0, Remedy.REPLACE_NODE: 0}
         self.outage_until_s, self.others, self._awaited = 0.0, 0, dict[str, str]()
         self.section = ProvisionerSection(
@@ -146,6 +151,8 @@ class CloudPlatform:
         question = json.loads(input)
         operation = question["operation"]
         is_act = operation in _ACTS and "DryRun" not in question["parameters"]
+        if _ACTS.get(operation) is Remedy.REBOOT_NODE:
+            self.tried.update(question["parameters"].get("InstanceIds", ()) or question["parameters"]["NodeIds"])
         self._meets(operation, 8 if is_act else 1)
         try:
             reply: dict[str, Any] = {"answer": getattr(self, f"_{operation}")(question["parameters"])}
@@ -182,6 +189,8 @@ class CloudPlatform:
             raise SourceTimeout(f"{operation}: no answer within 20 s")
         if chance < 0.0165:
             raise Killed
+        if chance < 0.02:
+            self._room.stands_still()
 
     def _asked(self, remedy: Remedy, number: str) -> Instance:
         if not self.calm and self._random.random() < 0.05:

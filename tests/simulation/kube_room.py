@@ -21,9 +21,10 @@ if TYPE_CHECKING:
     from tests.simulation.kube_fleet import KubeSimulation, Machine
 
 OVERDUE_S, REPLACES_S, PER_HOUR, PER_DAY = 5400.0, 5400.0, 3, 10
-GOOD_S, AGAIN_S, GONE_S, PAGES_S = 900.0, 600.0, 900.0, 3600.0
-"""A machine that is healthy for so long is left alone; a reboot is asked for again no sooner; the claim of a Node that
-is gone goes by then; and a node that is overdue pages by then, with the answers that get lost."""
+GOOD_S, AGAIN_S, GONE_S, PAGES_S, SENT_S = 900.0, 600.0, 900.0, 3600.0, 1200.0
+"""In seconds. A machine that is healthy for so long is left alone; a reboot is asked for again no sooner; the claim of
+a Node that is gone goes by then; a node that is overdue pages by then, with the answers that get lost; and an act is
+applied so long at most after it was intended, from which its hour and its day count."""
 
 
 class MachineRoom:
@@ -34,6 +35,7 @@ class MachineRoom:
         self.platform = CloudPlatform(
             kind, self, server=fleet.server, timeline=fleet.timeline, wall=fleet.wall, random=self._random
         )
+        self.scopes = {"a": 1} if self._random.random() < 0.5 else {}
         self._replaced, self._rebooted = deque[float](), dict[tuple[str, int], float]()
         self._out_s, self._gone_s, self.steady_s = dict[str, float](), dict[str, float](), 0.0
 
@@ -93,6 +95,10 @@ class MachineRoom:
         self._fleet.note(f"{instance.node}: {instance.id} joins")
         self._fleet.add(instance.node, instance)
 
+    def stands_still(self) -> None:
+        """The leader, in its call."""
+        self._fleet.stands_still()
+
     def has_node(self, name: str) -> bool:
         """Whether the fleet has it."""
         return name in self._fleet.machines
@@ -131,9 +137,13 @@ class MachineRoom:
     def _against(self, remedy: Remedy, instance: Instance, machine: Machine) -> str:
         """The law that forbids this act now, or ""."""
         fleet, s = self._fleet, self._fleet.timeline.s
-        hour = [each for each in self._replaced if each > s - HOUR]
-        day = [each for each in self._replaced if each > s - 24 * HOUR]
-        is_worn = Remedy.REPLACE_NODE in machine.needs or machine.reboots or self.platform.kind == "karpenter"
+        hour = [each for each in self._replaced if each > s - HOUR + SENT_S]
+        day = [each for each in self._replaced if each > s - 24 * HOUR + SENT_S]
+        is_worn = (
+            Remedy.REPLACE_NODE in machine.needs
+            or instance.id in self.platform.tried
+            or self.platform.kind == "karpenter"
+        )
         again_s = s - self._rebooted.get((instance.id, machine.boot), -AGAIN_S)
         good_s = s - max(machine.good_since_s, machine.started_s, self.steady_s)
         for is_so, why in (

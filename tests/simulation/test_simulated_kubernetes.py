@@ -80,7 +80,7 @@ def forgets(pager: Pager, node: str, monitor: Monitor, engine: Engine, store: St
     ("fault", "message", "seeds", "hours"),
     [
         ({"orchestrator": KeepsItsClaim}, "stays out|stays open|claims are left", SEEDS, HOURS),
-        ({"granted": 4}, "hold claims, 2 may", SEEDS, HOURS),
+        ({"granted": 4}, "hold claims in healthd-budget, 2 may", SEEDS, HOURS),
         ({"platform": "hyperpod", "counts": KeepsClaimsOfTheGone}, "still holds a claim", SEEDS, HOURS),
         ({"platform": "ec2", "acts": twice}, "was asked for 0 s ago", SEEDS, HOURS),
         ({"notifier": forgets}, "messages are not over", SEEDS[4:], 0.5),  # 5 is the first in which an agent dies so
