@@ -53,7 +53,7 @@ def make_controller(
         booted=booted,
         provisioner=provisioner,
         kept=store,
-        rules=lambda: controller_rules(config, opt_out, feature_is),
+        rules=lambda: controller_rules(config, opt_out, feature_is, now=clock()),
         timeouts=controller_timeouts(config),
         silent_s=config.controller.silent_s,
         monotonic_s=monotonic_s,
@@ -66,15 +66,16 @@ def make_controller(
     )
 
 
-def controller_rules(config: Config, opt_out: str, feature_is: str = FEATURE) -> Rules:
+def controller_rules(config: Config, opt_out: str, feature_is: str = FEATURE, *, now: datetime) -> Rules:
     """The rules that the operator configures for the controller. ``opt_out``, ``feature_is``: see
-    ``make_controller``."""
+    ``make_controller``. ``now``: of the freezes that are on."""
     return Rules(
         mode=config.remediation.mode,
         replacements_per_hour=config.budget.replacements_per_hour,
         replacements_per_day=config.budget.replacements_per_day,
         opt_out_feature=opt_out,
         feature_is=feature_is,
+        freezes=freezes_on(config.remediation.freeze, now),
     )
 
 

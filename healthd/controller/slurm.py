@@ -103,7 +103,7 @@ class SlurmWork:
         )
         absent = AbsentNodes(
             node=self._slurm,
-            rules=lambda: controller_rules(config, config.remediation.opt_out_feature),
+            rules=lambda: controller_rules(config, config.remediation.opt_out_feature, now=datetime.now(UTC)),
             timeouts=controller_timeouts(config),
             monotonic_s=time.monotonic,
         )
