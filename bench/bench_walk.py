@@ -44,7 +44,7 @@ def main() -> int:
 
 @contextmanager
 def agent_in(folder: Path) -> Iterator[tuple[Agent, SimulatedMachine]]:
-    """An agent at rest on a machine of its own, that has read its kernel log to the end and decided once."""
+    """An agent at rest on a machine of its own."""
     machine = SimulatedMachine(folder / "machine")
     config = Path(machine.config)
     config.write_text(config.read_text(encoding="utf-8").replace('mode = "repair"', 'mode = "quarantine"'))
@@ -63,7 +63,7 @@ def functions_of(agent: Agent, machine: SimulatedMachine) -> set[tuple[str, str]
     engine, log, passed = agent.engine, open_kernel_log(agent), set[tuple[str, str]]()
     if engine is None:
         raise ValueError("an agent without an engine drains nothing")
-    log.read_batch(0.0)
+    agent.checkup.judge_kernel(log.read_batch(0.0).records, None)
     engine.reconcile(datetime.now(UTC))
 
     def note(frame: FrameType, event: str, _: object) -> None:

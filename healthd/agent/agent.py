@@ -499,8 +499,7 @@ def catch_up_kernel_log(agent: Agent) -> None:
 
 def kernel_needles(checks: Mapping[str, Check], settings: Mapping[str, CheckConfig]) -> tuple[bytes, ...]:
     """The texts of which a kernel record must hold one for any check to want it."""
-    needles = {needle for check in checks.values() for needle in check.needles}
-    needles.update(*(getattr(settings[name].settings, "needles", ()) for name in checks))
+    needles = {needle for name, check in checks.items() for needle in check.needles_with(settings[name].settings)}
     return tuple(sorted(needle.encode() for needle in needles))
 
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import importlib
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -31,7 +32,7 @@ from healthd.core.model import (
     Status,
     status_of,
 )
-from healthd.core.node import Node
+from healthd.core.node import KernelRecord, Node
 
 
 class NoSettings(Struct, frozen=True, kw_only=True):
@@ -231,6 +232,27 @@ class Check(Struct, frozen=True, kw_only=True):
                 return "with --active"
             case "interval":
                 return f"every {self.interval_s:g} s"
+
+    def needles_with(self, settings: Any) -> tuple[str, ...]:
+        """Its needles, and those that its settings add."""
+        return (*self.needles, *getattr(settings, "needles", ()))
+
+    def reads(self, records: Sequence[KernelRecord], settings: Any) -> bool:
+        """Whether a kernel check may find something in these records. A search in many of them costs more than a run,
+        so many are taken to hold something."""
+        needles = _plain(self.needles_with(settings))
+        return len(records) > _FEW or any(
+            record.source != "kernel" or needle in record.text for record in records for needle in needles
+        )
+
+
+_FEW = 8
+
+
+@cache
+def _plain(needles: tuple[str, ...]) -> tuple[str, ...]:
+    """The needles without their anchors."""
+    return tuple(needle.removeprefix("^") for needle in needles)
 
 
 _NAME = re.compile(r"[a-z][a-z0-9]*(\.[a-z][a-z0-9_]*)+")

@@ -309,8 +309,12 @@ class Checkup:
                 yield structs.replace(last, result=structs.replace(last.result, reason=reason))
 
     def _outcome_of(self, name: str, records: Sequence[KernelRecord]) -> Outcome:
+        """A check that found nothing and reads none of these lines does not run: it would find nothing again."""
+        check, settings, last = self.checks[name], self._settings[name].settings, self.monitor.outcomes().get(name)
+        if last is not None and _found_nothing(last.result) and not check.reads(records, settings):
+            return structs.replace(last, at=datetime.now(UTC), duration_s=0.0)
         node = structs.replace(self.machine, kernel_records=records)
-        return run_check(self.checks[name], node, self._settings[name].settings, optional=self.is_optional(name))
+        return run_check(check, node, settings, optional=self.is_optional(name))
 
     def report(
         self,
@@ -464,6 +468,11 @@ def _pause_after(code: str) -> str:
 
     number = xid_number(code)
     return f"paused for {NVML_PAUSE_S:g} s after {code}" if number is not None and xid_row(number).pauses_nvml else ""
+
+
+def _found_nothing(result: Result) -> bool:
+    """Whether a run says nothing but that it could read, or that the check does not apply."""
+    return result == judged(()) or (result.status is Status.NOT_APPLICABLE and not result.readings)
 
 
 def _joined(results: Sequence[Result]) -> Result:

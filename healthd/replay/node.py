@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from functools import cache
 from typing import Any, Literal, NoReturn
 
 from msgspec import Struct
@@ -43,7 +42,6 @@ BOOTED = "Linux version "
 
 _BATCH_RECORDS = 1024
 _BATCH_S = 1.0
-_SMALL = 8
 _HEAD_CHARS = 3
 _LONG_AGO = datetime.min.replace(tzinfo=UTC)
 
@@ -192,7 +190,7 @@ def wanted_by(checks: Mapping[str, Check], settings: Mapping[str, CheckConfig]) 
         own = settings[name].settings
         if check.wants is None:
             return lambda _text: True
-        for head in _heads((*check.needles, *getattr(own, "needles", ()))):
+        for head in _heads(check.needles_with(own)):
             asked.setdefault(head, []).append((check.wants, own))
     anything = tuple(asked.pop(""))
     by_head = {head: (*asked_so, *anything) for head, asked_so in asked.items()}
@@ -216,24 +214,10 @@ def _heads(needles: Sequence[str]) -> set[str]:
 def outcomes_of(
     checks: Mapping[str, Check], settings: Mapping[str, CheckConfig], node: PastNode, records: Sequence[KernelRecord]
 ) -> Iterator[Outcome]:
-    """The outcome of each kernel check on a batch, at the time of its last line.
-
-    For a small batch, a check that wants none of its lines does not run: it would find nothing.
-    """
+    """The outcome of each kernel check that reads a line of the batch, at the time of its last line."""
     then = replace(node, kernel_records=records)
     at = max(record.time for record in records)
     for name, check in checks.items():
         own = settings[name].settings
-        if len(records) > _SMALL or _wants(check, getattr(own, "needles", ()), records):
+        if check.reads(records, own):
             yield replace(run_check(check, then, own), at=at)
-
-
-def _wants(check: Check, more: Sequence[str], records: Sequence[KernelRecord]) -> bool:
-    needles = _plain(check.needles, tuple(more))
-    return any(needle in record.text for record in records for needle in needles)
-
-
-@cache
-def _plain(needles: tuple[str, ...], more: tuple[str, ...]) -> tuple[str, ...]:
-    """The needles without their anchors."""
-    return tuple(needle.removeprefix("^") for needle in (*needles, *more))

@@ -150,7 +150,8 @@ EXAMPLES = tuple(
     st.one_of(st.sampled_from(EXAMPLES), st.tuples(st.sampled_from(LEADS), texts).map("".join)),
 )
 def test_what_a_check_finds_in_a_line_it_wants(lead: str, text: str) -> None:
-    """A line that replay passes over, because no check wants it, is none of which a check would have said anything."""
+    """A line that replay passes over, because no check wants it, is none of which a check would have said anything; and
+    so is one that a check does not read."""
     line = lead + text
     node = FakeNode(kernel_records=[KernelRecord(boot_id="b", sequence=0, time=BOOT, text=line)], sys=LUSTRE_IS_LOADED)
     message = False
@@ -159,6 +160,7 @@ def test_what_a_check_finds_in_a_line_it_wants(lead: str, text: str) -> None:
         says = bool(result.findings or result.clearances or result.readings)
         assert check.wants is not None
         assert check.wants(line, CONFIG[name].settings) or not says
+        assert check.reads(node.kernel_records, CONFIG[name].settings) or not says
         message = message or says
     assert wanted_by(KERNEL, CONFIG)(line) or not message
 

@@ -113,6 +113,26 @@ def test_a_log_that_cannot_be_read_is_no_run_without_findings(checkup: Checkup) 
     assert open_codes(checkup) == {"a.line"}
 
 
+def test_a_check_that_reads_none_of_the_lines_does_not_run_again(checkup: Checkup) -> None:
+    """One that found nothing the last time: it counts as run, so that no alert takes it for silent."""
+    seen, own, other = list[list[str]](), kernel_says("a.line"), kernel_says("NVRM: loading")
+
+    def run(node: Node, settings: Any) -> Result:
+        seen.append([record.text for record in node.kernel_records])
+        return of_lines(node, settings) if own[0] in node.kernel_records else judged(())
+
+    checkup.checks = {**checkup.checks, LINES: structs.replace(checkup.checks[LINES], run=run, needles=("^a.line",))}
+    for records in ((), (), other):
+        checkup.judge_kernel(records, None)
+    assert seen == [[]]
+    assert checkup.monitor.stats.runs[LINES].total == 3
+    assert checkup.monitor.outcomes()[LINES].at > other[0].time
+    for records in (own, other, other, [structs.replace(other[0], source="journal")], other * 9):
+        checkup.judge_kernel(records, None)
+    assert seen[1:] == [["a.line"], ["NVRM: loading"], ["NVRM: loading"], ["NVRM: loading"] * 9]
+    assert open_codes(checkup) == {"a.line"}
+
+
 def test_a_past_batch_says_nothing_about_the_checks(checkup: Checkup) -> None:
     """Its findings count; no check has run by it."""
     checkup.judge_kernel(kernel_says("a.line"), None, past=True)
