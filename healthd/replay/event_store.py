@@ -23,6 +23,7 @@ from healthd.core.model import Clearance, Component, Finding, Outcome
 from healthd.core.node import KernelRecord
 from healthd.observe.runner import run_check
 from healthd.replay.node import PastNode
+from healthd.sources.pastlogs import FIRST_YEAR, LAST_YEAR
 from healthd.state.store import connect_to_read
 
 _MAGIC = b"SQLite format 3\0"
@@ -44,7 +45,7 @@ class PastStore(Struct, kw_only=True):
         for at, data in self._rows():
             self.events += 1
             try:
-                outcome = self._outcome(datetime.fromisoformat(at), json.loads(data), checks)
+                outcome = self._outcome(_time(at), json.loads(data), checks)
             except (ValueError, KeyError, TypeError, AttributeError):
                 self.unread += 1
                 continue
@@ -93,6 +94,14 @@ def open_store(path: Path) -> PastStore:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
+
+
+def _time(at: str) -> datetime:
+    """Raises ValueError for one that a daemon does not write: without a zone, or beyond the calendar of the rules."""
+    time = datetime.fromisoformat(at)
+    if time.tzinfo is None or not FIRST_YEAR <= time.year <= LAST_YEAR:
+        raise ValueError(at)
+    return time
 
 
 def _finding(found: tuple[str, Component], check: Check, known: FindingCode, line: Any, at: datetime) -> Finding:

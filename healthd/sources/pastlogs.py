@@ -27,7 +27,10 @@ _SAMPLE_BYTES = 1 << 18
 _SAMPLE_LINES = 2000
 _LONGEST_BYTES = 1 << 20
 _LAST_LINES = 100
-_FIRST_YEAR, _LAST_YEAR = 1900, 2100  # rules count back and on from a time by years: the calendar must not end there
+FIRST_YEAR, LAST_YEAR = 1900, 2100
+"""The years of lines that are read: rules count back and on from a time by years, and the calendar must not end
+there."""
+
 _GZIP = b"\x1f\x8b"
 _FURTHER = re.compile(rb"\n[ \t]+")
 _DATED = re.compile(rb"(?<![\d:])\d\d:\d\d:\d\d(?!:)")
@@ -71,7 +74,7 @@ class PastLog(Struct, kw_only=True):
     def _parsed(self, raw: bytes) -> LogLine | None:
         """The line, or None where it, or its time, cannot be read."""
         line = self.format.parse(raw, self.dating)
-        return line if line is not None and _FIRST_YEAR <= line.time.year <= _LAST_YEAR else None
+        return line if line is not None and FIRST_YEAR <= line.time.year <= LAST_YEAR else None
 
     def _last_time(self, block: bytes) -> datetime | None:
         """The time of the last kernel line of the last block, wanted or not: it shows how long the log was quiet after

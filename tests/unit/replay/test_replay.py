@@ -5,9 +5,11 @@ from __future__ import annotations
 import io
 import json
 import os
+import sqlite3
 import subprocess
 import sys
 from argparse import Namespace
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -326,6 +328,20 @@ def test_events_of_no_check_are_counted(tmp_path: Path) -> None:
     path = stored(tmp_path, looked(finding("gpu.gone.for_good", time=after(0)), check="gpu.remap"))
     done = tried(path)
     assert (done.sources[0].unread, done.stories) == (1, ())
+
+
+@pytest.mark.parametrize("at", ["0001-01-01T00:00:00+00:00", "9999-12-31T23:59:59+00:00", "2026-11-01", "soon"])
+def test_an_event_with_a_time_of_no_daemon_is_counted(tmp_path: Path, at: str) -> None:
+    """A damaged store: one of year 1, or 9999, or without a zone, ends no replay of the others."""
+    failure = finding("gpu.remap.failure", remedy=Remedy.REPLACE_NODE, time=after(0))
+    path = stored(tmp_path, looked(failure, check="gpu.remap"), looked(check="gpu.remap", seconds=60))
+    with closing(sqlite3.connect(path)) as db, db:
+        copied = "SELECT ?, kind, text, data FROM event WHERE kind = 'fault' LIMIT 1"
+        db.execute(f"INSERT INTO event (at, kind, text, data) {copied}", (at,))
+    log = syslog(tmp_path, (0, "n1", FELL_OFF))
+    done = tried(path, log)
+    assert [each.unread for each in done.sources if each.form.startswith("event store")] == [1]
+    assert {story.host for story in done.stories} == {"n1", "n7"}
 
 
 def test_another_database_is_no_event_store(tmp_path: Path) -> None:
