@@ -17,11 +17,10 @@ from argparse import Namespace
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import NoReturn
 
 from healthd.api.timeline import CHECK, Trail, stored_names, trail_data
 from healthd.api.wire import Reply
-from healthd.cli.output import progress, talk
+from healthd.cli.output import end_by_signal, progress, talk
 from healthd.core.errors import HealthdError
 from healthd.core.json_documents import json_document
 from healthd.remediation.decide.remediation import End, Remediation
@@ -41,7 +40,7 @@ def answer(options: Namespace) -> Reply:
     """Run the demo. Exit 0 only if the audit store says that the node went out, was repaired and came back."""
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is signal.SIG_DFL:  # under nohup a terminal may go
-            signal.signal(number, _end)
+            signal.signal(number, end_by_signal)  # the daemon ends with this, and by nothing else
     folder = Path(tempfile.mkdtemp(prefix="healthd-demo-"))
     machine = SimulatedMachine(folder, reboot_fails=options.fail_provisioner)
     show = _Show(machine, talk if options.json else progress)
@@ -58,11 +57,6 @@ def answer(options: Namespace) -> Reply:
             show.say(f"the files of the simulated node are in {folder}")
         else:
             shutil.rmtree(folder)
-
-
-def _end(number: int, _: object) -> NoReturn:
-    """End as Ctrl-C does: with the daemon, which nothing else would end."""
-    raise SystemExit(128 + number)
 
 
 class _Show:

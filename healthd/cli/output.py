@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import sys
 from types import TracebackType
+from typing import NoReturn
 
 from healthd.core.errors import HealthdError
 from healthd.core.streams import unwritten, written
@@ -45,6 +47,11 @@ def confirmed(question: str) -> bool | None:
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
+def end_by_signal(number: int, _: object) -> NoReturn:
+    """A signal handler: end as Ctrl-C does, in order."""
+    raise SystemExit(128 + number)
+
+
 def clipped(line: str, width: int) -> str:
     """The line, cut to so many columns; a colour takes none, and ends with the line."""
     begin, text, end = re.fullmatch(_COLOURED, line).groups()  # type: ignore[union-attr]  # it matches every line
@@ -54,8 +61,8 @@ def clipped(line: str, width: int) -> str:
 class Screen:
     """A terminal that is drawn over in place, line by line: nothing is wiped first, so nothing flickers.
 
-    It uses the alternate screen while it is open, and restores the terminal at the end (xterm control sequences, 1049
-    and 25; 2026, where a terminal knows it, shows a frame at once).
+    It uses the alternate screen while it is open, and restores the terminal at the end, by SIGTERM too (xterm control
+    sequences, 1049 and 25; 2026, where a terminal knows it, shows a frame at once).
     """
 
     @staticmethod
@@ -68,6 +75,8 @@ class Screen:
         """Shows the whole text, where it does not fit."""
 
     def __enter__(self) -> Screen:
+        if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+            signal.signal(signal.SIGTERM, end_by_signal)
         sys.stdout.write("\x1b[?1049h\x1b[?25l")
         return self
 

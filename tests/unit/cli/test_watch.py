@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import os
+import pty
 import signal
 import subprocess
 import sys
@@ -52,6 +54,23 @@ def test_the_status_without_a_terminal_tells_a_missing_daemon_as_without_watch(t
         assert process.wait(timeout=limit_s(60.0)) == 0
     assert line.partition("NO ANSWER: ")[2].strip() == once.stderr.partition("healthd: ")[2].strip()
     assert "start it with `systemctl start healthd`" in line
+
+
+@pytest.mark.process
+def test_a_watch_that_is_ended_gives_the_terminal_back(tmp_path: Path) -> None:
+    """By SIGTERM, as `timeout` sends it: the shell after it is on its own screen, with its cursor."""
+    ours, theirs = pty.openpty()
+    argv = [sys.executable, "-m", "healthd", "status", "--watch", "--socket", str(tmp_path / "none.sock")]
+    environ = {**os.environ, "TERM": "xterm"}
+    with subprocess.Popen(argv, stdin=theirs, stdout=theirs, stderr=theirs, env=environ) as process:
+        os.close(theirs)
+        shown = b""
+        while b"NO ANSWER" not in shown:
+            shown += os.read(ours, 65536)
+        process.terminate()
+        assert process.wait(timeout=limit_s(60.0)) == 128 + signal.SIGTERM
+    assert os.read(ours, 65536).endswith(b"\x1b[?25h\x1b[?1049l")
+    os.close(ours)
 
 
 class Terminal(io.StringIO):
