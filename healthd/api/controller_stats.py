@@ -52,8 +52,9 @@ class ControllerStats(Struct, kw_only=True):
     ``scopes``: the budget as the last sync read it; ``limits``: whether it knows how many may be out. ``problem``: why
     the last sync failed, or "". ``slow``: the activity that takes too long, or "". ``job_findings``: the codes of what
     running jobs have now. ``ultraservers``: those that SageMaker describes, none where it was not asked or did not
-    answer. ``fleet_problem``: why incidents are not kept now, or "". ``ledger``: the ledger's report of
-    the last thirty days; None where this controller keeps none, or has none yet.
+    answer. ``fleet_read``: the fleet was read for incidents since the lead was taken. ``fleet_problem``: why incidents
+    are not kept now, or "". ``ledger``: the ledger's report of the last thirty days; None where this controller keeps
+    none, or has none yet.
     """
 
     orchestrator: str
@@ -79,6 +80,7 @@ class ControllerStats(Struct, kw_only=True):
     problem: str = ""
     store_failing: bool = False
     notifier: Notifier | None = None
+    fleet_read: bool = False
     fleet_problem: str = ""
     ledger: FleetReport | None = None
     ledger_failing: bool = False
@@ -93,8 +95,8 @@ class ControllerStats(Struct, kw_only=True):
             self.succeeded_s = time.monotonic()
 
     def took_lead(self) -> None:
-        """Note that this controller leads from now on. The times of an earlier lead no longer count."""
-        self.taken, self.led_s, self.succeeded_s = self.taken + 1, time.monotonic(), None
+        """Note that this controller leads from now on. The times and readings of an earlier lead no longer count."""
+        self.taken, self.led_s, self.succeeded_s, self.fleet_read = self.taken + 1, time.monotonic(), None, False
 
     def left_lead(self) -> None:
         """Note that another controller may lead now: that one reports the status of the nodes, sends the messages that

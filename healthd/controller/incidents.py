@@ -89,6 +89,7 @@ class IncidentKeeper:
             fleet = self._read()
         except (BackendError, ConfigError) as error:
             return f"incidents are as they were: the fleet could not be read: {error}"
+        self._stats.fleet_read = True
         is_new = fleet.at != self._observed_at
         if is_new:  # two readings have to agree before a domain is fenced
             self._before, self._observed_at = self._memory, fleet.at
@@ -118,6 +119,8 @@ class IncidentKeeper:
         notifier = self._stats.notifier  # another thread takes it away with the lead
         accepted = notifier.accepted if notifier is not None else None
         if self._cluster is None or not self._shows_notices or accepted is None:  # nodes send their own messages
+            return ""
+        if not (self._stats.fleet_read or self._memory.open):  # those of the controller before this one stand
             return ""
         wanted = tuple(_notices(self._memory.open, accepted))
         if wanted == self._shown and self._monotonic_s() - self._shown_s < RENEW_S:

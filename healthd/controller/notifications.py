@@ -49,10 +49,17 @@ def leader_notifier(
 ) -> Notifier:
     """The same for these receivers."""
     before = still_told(kept)
+
+    def wrong() -> Sequence[Topic]:
+        """A topic of the controller before this one stands until this one has read what it is about."""
+        found = wrong_with_controller(stats)
+        keys = {each.key for each in found}
+        return [*found, *(each for each in before if each.key not in keys and not _has_read(stats, each.key))]
+
     return Notifier(
         channels,
         per_hour=notify.per_hour,
-        wrong=lambda: [*wrong_with_controller(stats), *(before if stats.succeeded_s is None else ())],
+        wrong=wrong,
         about=lambda: about_controller(stats, name),
         keep=keep,
         kept=kept,
@@ -60,6 +67,12 @@ def leader_notifier(
         runbooks=notify.runbooks,
         page=notify.page,
     )
+
+
+def _has_read(stats: ControllerStats, key: str) -> bool:
+    """Whether this controller has read what the topic of this key is about: the fleet, or the nodes of a sync."""
+    is_of_fleet = key.removeprefix(PAGED).startswith(("incident ", "fence "))
+    return stats.fleet_read if is_of_fleet else stats.succeeded_s is not None
 
 
 def wrong_with_controller(stats: ControllerStats) -> Sequence[Topic]:

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from healthd.api.controller_stats import ControllerStats
+from healthd.config.schema.notify import NotifySection
 from healthd.controller.fleet_reader import EVERY_S
 from healthd.controller.incidents import KEEP_S, RENEW_S, IncidentKeeper
-from healthd.controller.notifications import about_controller, wrong_with_controller
+from healthd.controller.notifications import about_controller, leader_notifier, wrong_with_controller
 from healthd.core.errors import BackendRefused, BackendUnknown
 from healthd.core.model import Mode
 from healthd.fleet.fences import FenceRules
@@ -342,3 +343,36 @@ def test_the_memory_is_written_when_something_is_new_in_it(folder: Path) -> None
         steps += 1
     assert steps > 60
     assert 3 <= len(inodes) <= 6  # the first one, the incident, its trend, and every ten minutes
+
+
+def test_the_next_leader_with_an_empty_disk_resolves_nothing_before_it_has_read_the_fleet(folder: Path) -> None:
+    """A pod of Kubernetes whose first reading fails, while its syncs succeed: its receivers get no end and no second
+    beginning of the incident, and the notices by which 60 nodes hold their messages stand."""
+    head = Head(file_server, folder)
+    head.run(5 * MINUTE)
+    sent, fails_until = len(head.messages), head.now + 2 * MINUTE
+    (folder / FILE).unlink()
+    head.notices.clear()
+    read = head._read
+
+    def fails() -> FleetPicture:
+        if head.now < fails_until:
+            raise BackendUnknown("the API server does not answer")
+        return read()
+
+    head._read = fails  # type: ignore[method-assign]
+    head.start()
+    head.stats.took_lead()
+    head.notifier = head.stats.notifier = leader_notifier(
+        {"chat": Receiver(deliver=head._deliver)},
+        NotifySection(),
+        head.stats,
+        name="head-2",
+        kept=head.kept,
+        keep=lambda _: None,
+    )
+    head.stats.ended("ok", 0.1, "")
+    head.run(5 * MINUTE)
+    assert len(head.messages) == sent
+    assert head.notices
+    assert all(len(notices) == 1 for _, notices in head.notices)
