@@ -325,7 +325,7 @@ class Daemon:
             self._log.info("cluster", message=message)
 
     def _ask_metadata(self) -> None:
-        if self._metadata.answers():
+        if self._signals.may_reload and self._metadata.answers():
             self._log.info("metadata.answers")
             self._signals.reload()
 
@@ -338,7 +338,7 @@ class Daemon:
                 self._signals.reload()
 
     def _ask_state(self) -> None:
-        if is_usable(Path(self._config.daemon.state_dir)):
+        if self._signals.may_reload and is_usable(Path(self._config.daemon.state_dir)):
             self._log.info("state.usable")
             self._signals.reload()
 

@@ -25,6 +25,7 @@ from healthd.probe.supervise import passed_on
 
 _LOAD_TIMEOUT_S = 30.0  # a platform of AWS that has to be found out takes half of it
 _KEEPS_WATCHDOG_S = 1.0
+_AGAIN_S = 300.0
 
 
 class SignalRequest(enum.Enum):
@@ -45,6 +46,7 @@ class Signals:
         # A handler runs in the middle of whatever the main thread does; an Event's lock may be its own just then.
         self._requests: SimpleQueue[SignalRequest] = SimpleQueue()
         self._rehearsal: _Rehearsal | None = None
+        self._refused_s: float | None = None
         self.reloads = False
         """Whether the end that is due is for a new configuration: `start_again` follows it."""
 
@@ -62,6 +64,12 @@ class Signals:
     def reload(self) -> None:
         """Have the main thread start the service again, as a SIGHUP does. Any thread may ask for that."""
         self._requests.put(SignalRequest.RELOAD)
+
+    @property
+    def may_reload(self) -> bool:
+        """Whether the service itself may ask for a reload: after one that was refused it waits for some minutes, since
+        the next one most likely is refused as well. A SIGHUP counts at any time."""
+        return self._refused_s is None or time.monotonic() - self._refused_s >= _AGAIN_S
 
     def wait(self, timeout_s: float) -> bool:
         """Wait for a request; whether the service is to end. False after ``timeout_s`` seconds, or for a bad reload."""
@@ -97,6 +105,7 @@ class Signals:
         try:
             self._rehearse()
         except HealthdError as error:
+            self._refused_s = time.monotonic()
             self._log.error("reload.refused", error=str(error))
             notify(self._manager, "READY=1")
             return False

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from datetime import UTC, datetime
@@ -148,5 +150,28 @@ def test_a_daemon_on_a_read_only_disk_looks_and_says_so(tmp_path: Path, disk: Pa
         command("mount", "-o", "remount,rw", str(disk))
         node.wait(lambda: (now := node.status()) and now["mode"] == "quarantine", 30.0, "the daemon to start again")
         assert (disk / "state" / "healthd.db").exists()
+    finally:
+        node.stop()
+
+
+def test_a_wrong_configuration_is_reported_once_when_the_disk_can_be_written_again(tmp_path: Path, disk: Path) -> None:
+    """Not every five seconds. Once it is right, `systemctl reload` takes it up at once."""
+    node = RunningNode(tmp_path / "node", "p5")
+    node.state_dir = disk / "state"
+    node.configure('[orchestrator]\nkind = "local"\n[remediation]\nmode = "quarantine"\n')
+    right = node.config.read_text()
+    command("mount", "-o", "remount,ro", str(disk))
+    try:
+        node.start()
+        assert node.process is not None
+        node.config.write_text(right.replace("quarantine", "quarantin"))
+        command("mount", "-o", "remount,rw", str(disk))
+        node.wait(lambda: "reload.refused" in node.log.read_text(), 30.0, "the daemon to try it")
+        time.sleep(6.0)
+        logged = node.log.read_text()
+        assert (logged.count("reload.refused"), logged.count("state.usable")) == (1, 1)
+        node.config.write_text(right)
+        node.process.send_signal(signal.SIGHUP)
+        node.wait(lambda: (now := node.status()) and now["mode"] == "quarantine", 30.0, "the daemon to start again")
     finally:
         node.stop()

@@ -75,6 +75,8 @@ def test_why_a_configuration_is_refused_is_logged() -> None:
 
     log = Log()
     signals = Signals("", log, load)
+    assert signals.may_reload
     signals.reload()
     assert not signals.wait(limit_s(5))
     assert log.lines == ["reload.refused: daemon.group: no such group"]
+    assert not signals.may_reload, "the service itself does not ask again at once"
