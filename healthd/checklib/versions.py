@@ -86,22 +86,18 @@ def read_stack(node: Node, parts: Iterable[str] | None = None, *, python_homes: 
     wanted = None if parts is None else set(parts)
     versions: dict[str, str] = {}
     undecided: list[str] = []
-    texts: dict[str, str] = {}
+    texts: dict[str, str | SourceError] = {}
     for place in places():
         if place.part in versions or (wanted is not None and place.part not in wanted):
             continue
         text = _PYTHON if place.kind == _PYTHON else place.where
-        try:
-            if text not in texts:
-                texts[text] = _text(node, place, python_homes)
-        except SourceMissing as error:
-            if place.part == "kernel":  # every one has it
-                undecided.append(f"{place.part}: {error}")
-            continue
-        except SourceError as error:
-            undecided.append(f"{place.part}: {error}")
-            continue
-        if found := re.search(place.pattern, _about(place, texts[text]), re.MULTILINE):
+        if text not in texts:  # one that hung, or failed, is not asked again for the next part
+            texts[text] = _text_or_error(node, place, python_homes)
+        answer = texts[text]
+        if isinstance(answer, SourceError):
+            if not isinstance(answer, SourceMissing) or place.part == "kernel":  # every one has a kernel
+                undecided.append(f"{place.part}: {answer}")
+        elif found := re.search(place.pattern, _about(place, answer), re.MULTILINE):
             versions[place.part] = found[1]
     return Stack(versions=versions, undecided=tuple(dict.fromkeys(undecided)))
 
@@ -119,6 +115,13 @@ def older(version: str, than: str) -> bool:
 def matches(version: str, pin: str) -> bool:
     """Whether a version is the pinned one, or of the pinned line: ``580`` pins all of 580.x."""
     return version == pin or version.startswith((f"{pin}.", f"{pin}-", f"{pin}+"))
+
+
+def _text_or_error(node: Node, place: VersionSource, python_homes: Sequence[str]) -> str | SourceError:
+    try:
+        return _text(node, place, python_homes)
+    except SourceError as error:
+        return error
 
 
 def _text(node: Node, place: VersionSource, python_homes: Sequence[str]) -> str:

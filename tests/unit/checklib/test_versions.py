@@ -125,6 +125,20 @@ def test_homes_that_cannot_be_searched(error: SourceError, undecided: tuple[str,
     assert read_stack(absent, ("torch_nccl",), python_homes=("/opt/x",)).undecided == ()
 
 
+def test_homes_that_hang_are_searched_once() -> None:
+    """Not again for each part: a `find` in uninterruptible sleep stays, and each one takes the deadline."""
+    searched: list[tuple[str, ...]] = []
+
+    class Hanging(FakeNode):
+        def command(self, *argv: str, timeout_s: float = 5.0) -> CommandResult:
+            searched.append(argv)
+            raise SourceTimeout(f"no end within {timeout_s:g} s")
+
+    stack = read_stack(Hanging(), ("torch_nccl", "nixl"), python_homes=("/fsx/pytorch",))
+    assert [argv[0] for argv in searched] == ["find"]
+    assert stack.undecided == ("torch_nccl: no end within 5 s", "nixl: no end within 5 s")
+
+
 def test_an_nvidia_fs_without_a_module_version() -> None:
     """Its own file tells the version too, with fewer numbers; a node without it has no gap."""
     node = FakeNode(sys={"module/nvidia/version": "1"}, proc={"driver/nvidia-fs/version": "version: 2.28"})
