@@ -135,6 +135,11 @@ class Agent(Struct, kw_only=True):
         """Other nodes for which this agent calls an operator."""
         return () if self.absent is None else self.absent.paged
 
+    @property
+    def absent_pages(self) -> frozenset[str] | None:
+        """Those for which any agent calls an operator; None where the fleet was not read yet."""
+        return self.absent.pages if self.absent is not None and self.reads_fleet else frozenset()
+
     def housekeeping(self, now: datetime) -> None:
         """Follow up: end the faults of jobs that ended, repeat a request to the cluster, write again to a disk that
         refused."""

@@ -189,6 +189,7 @@ class Daemon:
             mode=self.agent.mode,
             state_dir=config.daemon.state_dir,
             absent=lambda: self.agent.paged_absent,
+            absent_pages=lambda: self.agent.absent_pages,
             notices=notices_of(self.agent, os.environ),
         )
         self._page = metrics_of(self.agent)

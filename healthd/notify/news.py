@@ -39,6 +39,8 @@ KNOWN_CHANGES_EVERY_S = 3_600.0
 """How soon an earlier cause is news again, in seconds: two causes that alternate are no stream of messages."""
 PAGED = "page "
 """The beginning of the key of a page."""
+ABSENT = f"{PAGED}absent "
+"""The beginning of the key of a page for another node."""
 NODE_KEY = "node"
 """The key of the node's own state: drained by healthd, or kept out by another owner."""
 UNKNOWN_KEY = "unknown"
@@ -236,7 +238,7 @@ def of_absent(node: str, message: str) -> Topic:
     """The page for a node whose daemon sends no messages."""
     text = f"an operator is needed: {node}: {message}"
     about = TopicAbout(incident="absent", subject=node, severity=Severity.CRITICAL)
-    return Topic(key=f"{PAGED}absent {node}", message=text, again_s=AGAIN_S, about=about)
+    return Topic(key=f"{ABSENT}{node}", message=text, again_s=AGAIN_S, about=about)
 
 
 def unkept(problem: str) -> tuple[Topic, ...]:

@@ -13,7 +13,7 @@ from healthd.judge.devices import DeviceNames, with_range
 from healthd.notify.delivery import Receiver
 from healthd.notify.incident_hold import IncidentHold
 from healthd.notify.message import Sender
-from healthd.notify.news import NODE_KEY, PAGED, Topic, TopicAbout, of_absent, topics, unkept
+from healthd.notify.news import ABSENT, NODE_KEY, PAGED, Topic, TopicAbout, of_absent, topics, unkept
 from healthd.notify.notifier import NEWS, Hold, Notifier, still_told
 from healthd.notify.receivers import channels_of
 from healthd.observe.cause_text import operators_step
@@ -35,10 +35,12 @@ def open_notifier(
     mode: Mode,
     state_dir: str,
     absent: Callable[[], Sequence[AbsentNode]] = tuple,
+    absent_pages: Callable[[], frozenset[str] | None] = frozenset,
     notices: Callable[[], IncidentNotices] | None = None,
 ) -> Notifier | None:
     """The notifier of this node, or None without a receiver. Raises StoreError. ``absent``: other nodes that page and
-    have no daemon. ``notices``: reads the notices of incidents; None where the cluster has none. ``state_dir``: the
+    have no daemon. ``absent_pages``: all such nodes, also those that another agent pages for; None where that was not
+    read yet. ``notices``: reads the notices of incidents; None where the cluster has none. ``state_dir``: the
     daemon's.
 
     ``engine``: before its first reconcile. Pages of an earlier daemon stay open until the engine has decided: its first
@@ -55,6 +57,7 @@ def open_notifier(
         store=store,
         about=lambda: about(checkup, mode),
         absent=absent,
+        absent_pages=absent_pages,
         hold=_hold_of(config, checkup.machine.name, notices),
     )
 
@@ -74,24 +77,30 @@ def node_notifier(
     store: Store,
     about: Callable[[], Sender],
     absent: Callable[[], Sequence[AbsentNode]] = tuple,
+    absent_pages: Callable[[], frozenset[str] | None] = frozenset,
     hold: Hold | None = None,
 ) -> Notifier:
     """The notifier for these receivers; ``about`` gives the sender. Raises StoreError."""
     kept = store.fact(NEWS)
-    before = [topic for topic in still_told(kept) if topic.key == NODE_KEY or topic.key.startswith(PAGED)]
+    left = [topic for topic in still_told(kept) if topic.key == NODE_KEY or topic.key.startswith(PAGED)]
     ended: Remediation | None = None
     for remediation in store.remediations():
         ended = ended_last(remediation, ended)
+
+    def stands(topic: Topic) -> bool:
+        """Whether a topic that the daemon before this one left open is still so, or not read yet."""
+        if topic.key.startswith(ABSENT):
+            return (pages := absent_pages()) is None or topic.about.subject in pages
+        return engine is not None and not engine.has_decided
 
     def wrong() -> Sequence[Topic]:
         found = [
             *wrong_with(monitor, engine, Severity(config.severity), ended=ended),
             *(of_absent(each.node, each.message) for each in absent()),
         ]
-        if engine is None or engine.has_decided:
-            return found
+        left[:] = filter(stands, left)
         keys = {topic.key for topic in found if not topic.last}
-        return [*found, *(topic for topic in before if topic.key not in keys)]
+        return [*found, *(topic for topic in left if topic.key not in keys)]
 
     return Notifier(
         channels,

@@ -194,20 +194,22 @@ class AbsentWatch:
     The daemon of that one may be away too, so the second calls as well what stands DEAD_S later. Where another one is
     first by now, it says so as well, and this one goes on: the page is over when its cause is.
 
-    ``paged``: what this agent has to call an operator for although it is another node's.
+    ``paged``: what this agent has to call an operator for although it is another node's. ``pages``: the names for which
+    any agent does; None before the first reading.
     """
 
     def __init__(self, absent: AbsentNodes, orchestrator: Orchestrator, node: str) -> None:
         self._absent, self._orchestrator, self._node = absent, orchestrator, node
         self.paged: tuple[AbsentNode, ...] = ()
+        self.pages: frozenset[str] | None = None
 
     def reconcile(self, fleet: FleetSnapshot, now: datetime) -> tuple[str, ...]:
         """Release what the fleet shows. Returns the sentences for the trail. Raises BackendUnknown."""
         before, speaks = self.paged, self._node in fleet.speakers
         slots = self._orchestrator.slots() if fleet.asleep or fleet.down or speaks or before else ()
         found = self._absent.release(fleet, slots, now)
-        pages = frozenset(each.node for each in found if each.page)
-        lasting = self._absent.lasting(pages, 0.0 if fleet.speakers[:1] == (self._node,) else DEAD_S)
+        self.pages = frozenset(each.node for each in found if each.page)
+        lasting = self._absent.lasting(self.pages, 0.0 if fleet.speakers[:1] == (self._node,) else DEAD_S)
         reported = {each.node for each in before}.union(lasting if speaks else ())
         self.paged = tuple(each for each in found if each.page and each.node in reported)
         news = (each for each in found if not each.page or (each in self.paged and each not in before))

@@ -9,9 +9,10 @@ from typing import Any
 from healthd.config.schema.notify import NotifySection
 from healthd.core.model import Mode, Remedy
 from healthd.notify.delivery import Receiver
-from healthd.notify.message import Message
-from healthd.notify.node import open_notifier
+from healthd.notify.message import Message, Sender
+from healthd.notify.node import node_notifier, open_notifier
 from healthd.notify.notifier import Notifier
+from healthd.remediation.engine.absent import AbsentNode
 from tests.support.engine_rig import XID_95, Trouble, World
 
 ODD = Trouble(code="gpu.level.odd", remedy=Remedy.ASK_HUMAN, clears_by=None)
@@ -94,4 +95,42 @@ def test_a_node_that_is_out_until_a_person_has_repaired_it_needs_one_after_a_res
     world.step()
     pager.ticks()
     assert pager.told == ["wrong page gpu.level.odd gpu:GPU-5e1f", "over page gpu.level.odd gpu:GPU-5e1f"]
+    world.close()
+
+
+def test_a_page_for_another_node_stands_over_a_restart_until_the_fleet_shows_its_end(tmp_path: Path) -> None:
+    """The daemon reads the fleet minutes after its start, and another agent may be the first in service by then. Until
+    then nothing is known of that node, and its receivers keep one incident."""
+    world, told = World(tmp_path / "n1"), list[str]()
+    paged: tuple[AbsentNode, ...] = (AbsentNode(node="n7", message="it is DOWN", page=True),)
+    pages: frozenset[str] | None = frozenset({"n7"})
+
+    def daemon() -> Notifier:
+        return node_notifier(
+            {"oncall": Receiver(deliver=lambda message: told.extend(each.state for each in message.about.news))},
+            NotifySection(),
+            world.monitor,
+            engine=None,
+            store=world.store,
+            about=lambda: Sender(node="n1"),
+            absent=lambda: paged,
+            absent_pages=lambda: pages,
+        )
+
+    def ticks(notifier: Notifier) -> list[str]:
+        for _ in range(12):
+            world.clock.advance(5.0)
+            notifier.tick(world.clock.now())
+        return told
+
+    assert ticks(daemon()) == ["wrong"]
+    paged, pages = (), None
+    again = daemon()
+    assert ticks(again) == ["wrong"], "the fleet was not read yet"
+    pages = frozenset({"n7"})
+    assert ticks(again) == ["wrong"], "another agent is first by now"
+    pages = frozenset()
+    assert ticks(again) == ["wrong", "over"]
+    pages = frozenset({"n7"})
+    assert ticks(again) == ["wrong", "over"], "the next page is that other agent's"
     world.close()

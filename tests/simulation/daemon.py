@@ -206,6 +206,7 @@ class Daemon:
             store=store,
             about=lambda: Sender(node=name),
             absent=lambda: self.absent.paged,
+            absent_pages=lambda: self.absent.pages,
             hold=hold,
         )
         self.read_log()
