@@ -127,8 +127,8 @@ def _evidence(job: Job, fault: Fault, classes: BlameTable) -> BlameEvidence | No
         return None
     if speaks_for is SpeaksFor.NODE and (before or not _may_be_its_own(job, fault)):
         speaks_for = SpeaksFor.UNCLEAR
-    if before and speaks_for is SpeaksFor.JOB:
-        return None
+    if before and (speaks_for is SpeaksFor.JOB or fault.severity is not Severity.CRITICAL):
+        return None  # as `job_summaries` has it for the fleet: the job began with that warning, and ran
     return BlameEvidence(
         speaks_for=speaks_for,
         code=fault.code,

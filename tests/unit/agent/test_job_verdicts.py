@@ -195,7 +195,7 @@ def test_a_job_whose_prolog_another_daemon_saw_began_when_slurmctld_says(world: 
         (-600, -590, Blame.UNKNOWN, "host.network.link_down"),  # NCCL gave up ten minutes later
         (-7200, -3500, Blame.JOB, ""),  # the job went on for an hour after it
         (-9000, -7300, Blame.JOB, ""),  # over before the job began
-        (-9000, -600, Blame.UNKNOWN, "host.network.link_down"),
+        (-9000, -600, Blame.JOB, ""),  # the job began with that warning, and ran
         (-600, None, Blame.UNKNOWN, "host.network.link_down"),
     ],
 )

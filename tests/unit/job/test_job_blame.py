@@ -14,6 +14,8 @@ from healthd.job.blame import CASCADE, Blame, JobVerdict, blame
 from healthd.job.job import Job, Stop, job_of, stopped
 from healthd.job.speakers import BlameRow, BlameTable, SpeaksFor, blame_table
 from healthd.judge.history import Fault
+from healthd.remediation.records.job_summaries import summarized_end
+from healthd.remediation.records.summary import NodeState, NodeSummary
 
 START = datetime(2026, 11, 24, 12, 0, tzinfo=UTC)
 END = START + timedelta(hours=1)
@@ -190,6 +192,23 @@ def test_a_fault_of_before_the_job_is_unclear() -> None:
     verdict = judged(level)
     assert verdict.blame is Blame.UNKNOWN
     assert verdict.evidence[0].before
+
+
+@pytest.mark.parametrize("clears_by", [None, ClearsBy.REBOOT])
+def test_a_warning_of_before_the_job_says_nothing_about_it(clears_by: ClearsBy | None) -> None:
+    """A node that has warned for days would make every failed job unknown. The fleet's verdict, by what its nodes
+    write, is the same; so is that of a warning that came while the job ran."""
+    days_ago, later = START - timedelta(days=2), START + timedelta(minutes=5)
+    warning = fault("gpu.nvlink.errors", timedelta(days=-2), severity=Severity.WARNING, clears_by=clears_by)
+    new = fault("gpu.nvlink.errors", timedelta(minutes=5), severity=Severity.WARNING, clears_by=clears_by)
+
+    def of_the_fleet(since: datetime) -> Blame:
+        state = NodeSummary(state=NodeState.WARNING, code=warning.code, since=since, at=END)
+        end = summarized_end("4711:0", ["n1"], {"n1": state}, began=START, ended=END, silent_after_s=60.0)
+        return end.blame
+
+    assert (judged(warning).blame, judged(warning).evidence) == (of_the_fleet(days_ago), ()) == (Blame.JOB, ())
+    assert judged(new).blame is of_the_fleet(later) is Blame.UNKNOWN
 
 
 def test_a_fault_that_grew_while_the_job_ran_is_the_nodes() -> None:
