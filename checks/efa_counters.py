@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
@@ -92,8 +92,9 @@ def efa_counters(node: Node, _settings: object) -> Result:
     (drops, retransmissions, remote ends that do not answer), which is mostly another node's. The first sample is a
     baseline, whatever its value. A device's keep-alives count as missing only while another device receives some: if
     all are silent, the driver failed or the machine was stopped, and the kernel log reports the first. p4d has no
-    retransmission counters; a counter that its driver refuses to read is skipped. A device without any counter is
-    unknown. The check never reads the port state. Unproven on hardware, and a warning at most.
+    retransmission counters; a counter that its driver refuses to read is skipped. A device without any counter, or with
+    one that cannot be read, is unknown, and hides no other. The check never reads the port state. Unproven on hardware,
+    and a warning at most.
 
     Sources: rows of efa_counters.csv; amzn-drivers (hw_counters of device and port; reads may end with EINVAL or
     EOPNOTSUPP).
@@ -106,20 +107,22 @@ def efa_counters(node: Node, _settings: object) -> Result:
     }
     if not paths:
         return not_applicable("no EFA device with a driver; see efa.devices")
-    epoch = f"boot {node.boot_id}"
-    readings = {device: tuple(_readings(node, device, path, epoch)) for device, path in paths.items()}
-    undecided = [
-        f"efa:{device}: no readable counter below /sys/{paths[device]}" for device in paths if not readings[device]
-    ]
-    return judged([], [reading for some in readings.values() for reading in some], undecided=undecided)
+    read = [_read(node, device, path) for device, path in paths.items()]
+    return judged([], [reading for found, _ in read for reading in found], undecided=[gap for _, gap in read if gap])
 
 
-def _readings(node: Node, device: str, path: str, epoch: str) -> Iterator[Reading]:
-    part = Component(kind="efa", id=device)
+def _read(node: Node, device: str, path: str) -> tuple[Sequence[Reading], str]:
+    """The counters of a device, and why some are missing, or "". One that cannot be read hides no other."""
+    part, found, gap = Component(kind="efa", id=device), list[Reading](), ""
     for row in COUNTERS.values():
-        value = _value(node, f"{path}/{_FOLDERS[row.place]}/{row.name}")
+        try:
+            value = _value(node, f"{path}/{_FOLDERS[row.place]}/{row.name}")
+        except SourceUnreadable as error:
+            value, gap = None, gap or f"{part}: {error}"
         if value is not None:
-            yield Reading(component=part, name=row.reading, value=value, kind=ReadingKind.COUNTER, epoch=epoch)
+            kind, epoch = ReadingKind.COUNTER, f"boot {node.boot_id}"
+            found.append(Reading(component=part, name=row.reading, value=value, kind=kind, epoch=epoch))
+    return found, gap or ("" if found else f"{part}: no readable counter below /sys/{path}")
 
 
 def _value(node: Node, path: str) -> int | None:
