@@ -123,8 +123,9 @@ def _state(config: Config, machine: Machine) -> DoctorResult:
     path = config.daemon.state_dir
     line = _folder("state", path, "[daemon] state_dir")
     is_repaired = config.remediation.mode.repairs
-    why = not_lasting(path, machine.mounts(), machine.sys) if is_repaired and line.status is DoctorStatus.OK else ""
-    if not why:
+    if not is_repaired or line.status is not DoctorStatus.OK:
+        return line
+    if not (why := not_lasting(os.path.realpath(path), machine.mounts(), machine.sys)):
         return line
     lost = "in mode repair a daemon that loses its faults keeps nodes out, because it cannot verify them"
     fix = "set [daemon] state_dir to a folder on a disk that outlives the boot, such as the root volume on EBS"

@@ -20,6 +20,7 @@ from healthd.core.model import Mode
 from healthd.setup.doctor import DoctorResult, DoctorStatus, as_json, as_text, exit_code
 from healthd.setup.machine_probes import machine_probes
 from healthd.setup.remote_probes import remote_probes, tried
+from healthd.sim import tree
 from healthd.sim.machine import SimulatedMachine
 from healthd.sim.nvml import write_state
 from healthd.sim.nvml_state import healthy_state
@@ -110,6 +111,16 @@ def test_folders_and_the_kernel_log(config: Config, tmp_path: Path) -> None:
         True,
     )
     assert list(tmp_path.glob("machine/tmp*")) == []
+
+
+def test_a_state_directory_behind_a_link_is_where_the_link_leads(config: Config, tmp_path: Path) -> None:
+    """The link lies on a disk, and its target in memory or on the instance store."""
+    (tmp_path / "memory").mkdir()
+    (tmp_path / "state").symlink_to(tmp_path / "memory")
+    tree.mount(Path(config.sources.proc_root).parent, f"99 1 0:99 / {tmp_path}/memory rw - tmpfs tmpfs rw")
+    linked = replace(config, daemon=replace(config.daemon, state_dir=f"{tmp_path}/state"))
+    found = line(replace(linked, remediation=replace(config.remediation, mode=Mode.REPAIR)), "state")
+    assert (found.status, "is on tmpfs, which a boot empties" in found.why) == (DoctorStatus.MISSING, True)
     daemon = line(config, "daemon")
     assert (daemon.status, "systemctl start" in daemon.fix) == (DoctorStatus.MISSING, True)
 
