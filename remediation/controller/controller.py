@@ -251,8 +251,9 @@ class Controller:
 
     def _go_on(self, found: FoundRequest, snapshot: FleetSnapshot, now: datetime) -> NodeStatus:
         remediation = self._known.get(found.want.id)
-        if remediation is None and found.record.answer is RequestAnswer.TAKEN and not found.want.unanswered:
-            remediation = self._adopted(found, now)
+        is_begun = remediation is not None and (remediation.end is not None or remediation.phase is Phase.INTENDED)
+        if not is_begun and found.record.answer is RequestAnswer.TAKEN and not found.want.unanswered:
+            remediation = self._adopted(found, now)  # also where this one only meant to begin it, and another one led
         if remediation is None and found.want.after_silence and found.record.is_refused:
             # by a controller whose store is not here: this one has not seen the node's silence, and asks for nothing
             return _status_of(found, found.record.message, RepairState.REFUSED, page=True)
@@ -438,6 +439,10 @@ class Controller:
                     self._journal.write(remediation, result.message)
         elif want.unanswered and remediation.end in (End.LOST, End.ABANDONED):
             self._put_back(found)
+            if want.id in self._known:
+                self._journal.write(replace(remediation, end=None), result.message)
+            return _status_of(found, result.message, RepairState.LEFT_ALONE)
+        elif remediation.end is End.ABANDONED and not remediation.acts:  # nothing was begun: the next sync judges again
             if want.id in self._known:
                 self._journal.write(replace(remediation, end=None), result.message)
             return _status_of(found, result.message, RepairState.LEFT_ALONE)

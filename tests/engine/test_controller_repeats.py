@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from itertools import cycle
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
-from healthd.core.errors import BackendDenied, BackendRefused, BackendUnknown, HealthdError
+from healthd.core.errors import BackendBusy, BackendDenied, BackendRefused, BackendUnknown, HealthdError
 from healthd.core.model import Mode, Remedy
 from healthd.remediation.decide.remediation import PAST_OF
 from healthd.remediation.records.handoff import RequestAnswer, withdrawing
@@ -179,6 +180,51 @@ def test_a_reboot_is_not_repeated_right_before_its_node_asks_again(tmp_path: Pat
     world.run(int(REBOOT_SHOWS_S / STEP_S) + 3)
     assert world.acts == 0
     assert "not asked for again: its node soon gives this request up" in world.message[-1]
+
+
+@pytest.mark.parametrize("name", ["replace", "reboot"])
+def test_what_another_leader_began_is_followed_by_one_that_had_put_it_off(name: str, tmp_path: Path) -> None:
+    """Its own store says that nothing was begun, and the record that something was: it is not begun again, its evidence
+    is awaited, and a platform that is at it is no reason to wait for one that is free."""
+    world = world_of(name, tmp_path / "a")
+    reboots, replaces = world.provisioner._reboots, world.provisioner._replaces
+    world.provisioner._reboots = world.provisioner._replaces = raising(BackendBusy("InstanceIdInUse"))
+    assert world.run(2).record.answer is RequestAnswer.WAITS
+    refused = world.acts
+    leads_with_store(world, tmp_path / "b")
+    world.provisioner._reboots, world.provisioner._replaces = reboots, replaces
+    world.run(1)
+    assert (world.acts - refused, world.record.answer) == (1, RequestAnswer.TAKEN)
+    leads_with_store(world, tmp_path / "a")
+    world.provisioner.others = "i-1 is stopped already"
+    for _ in range(ROUNDS[name]):
+        world.run(1)
+        assert world.record.answer is RequestAnswer.TAKEN, world.record
+    assert (world.acts - refused, is_done(world)) == (1, True)
+
+
+def leads_with_store(world: AskedWorld, folder: Path) -> None:
+    world.store.close()
+    folder.mkdir(exist_ok=True)
+    world.folder = folder
+    world.start()
+
+
+def test_a_request_that_was_rewritten_during_the_last_look_is_judged_again(tmp_path: Path) -> None:
+    """By the leader after this one, which had stood still: nothing was begun, and the node hears no refusal."""
+    for number in [
+        i for i, label in enumerate(boundaries("replace", tmp_path / "plain")) if label == "before read_record"
+    ]:
+        world = world_of("replace", tmp_path / str(number))
+        world.wire.at[number] = partial(puts_off, world)
+        for _ in range(ROUNDS["replace"]):
+            world.run(1)
+            assert world.record.answer is not RequestAnswer.REFUSED, (number, world.record)
+        assert (world.acts, is_done(world)) == (1, True), number
+
+
+def puts_off(world: AskedWorld) -> None:
+    world.cluster.nodes[NODE].record = replace(world.record, answer=RequestAnswer.WAITS, message="busy").text
 
 
 def test_a_platform_that_cannot_be_asked_twice_is_waited_for(tmp_path: Path) -> None:
