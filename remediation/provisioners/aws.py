@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from copy import copy
 from pathlib import Path
 from typing import Any, Protocol
@@ -56,7 +56,9 @@ class RunChild(Protocol):
 
 
 class Aws:
-    """AWS in one region. ``endpoint_url`` "": AWS itself, or AWS_ENDPOINT_URL. ``calls`` counts each call."""
+    """AWS in one region. ``endpoint_url`` "": AWS itself, or AWS_ENDPOINT_URL. ``calls`` counts each call. ``leads``
+    raises BackendError where this process may not act any more: it is asked right before each call that acts, because
+    the reads before it may take longer than a lead lasts."""
 
     def __init__(
         self,
@@ -66,7 +68,9 @@ class Aws:
         timeout_s: float = 20.0,
         run: RunChild = run_command,
         calls: RequestStats | None = None,
+        leads: Callable[[], None] = lambda: None,
     ) -> None:
+        self._leads = leads
         self.region, self._calls = region, calls or RequestStats()
         self._endpoint_url, self._timeout_s, self._run = endpoint_url, timeout_s, run
         self._had_credentials = False
@@ -88,6 +92,8 @@ class Aws:
         capacity), BackendRefused (refused), BackendUnknown (no answer). A read without an answer is unknown, whatever
         the cause.
         """
+        if (known := find_call(service, operation)) is not None and known.acts:
+            self._leads()
         with self._calls.counting("aws", f"{service}:{operation}"):
             reply = self._ask(service, operation, parameters)
             if "answer" in reply:

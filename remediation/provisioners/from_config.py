@@ -140,11 +140,11 @@ def open_for_kubernetes(
     if channel_of(section) is RepairChannel.NODE_CLAIM:
         return KarpenterProvisioner(subject=subject, machine=machine, claims=claims, monotonic_s=monotonic_s)
     found = found_by_controller(section, metadata)
-    inner = open_for(section, subject, found, None, run=run, calls=calls, label=label)
+    inner = open_for(section, subject, found, None, run=run, calls=calls, label=label, leads=leads)
     if isinstance(inner, Ec2Provisioner) and inner.moves:
         machine = launched(machine, inner.machine)
     by_group = inner.repaired_by if isinstance(inner, AutoScalingProvisioner) else str
-    return ByProviderId(inner, machine=machine, leads=leads, repaired_by=by_group)
+    return ByProviderId(inner, machine=machine, repaired_by=by_group)
 
 
 def open_elsewhere(
@@ -197,14 +197,16 @@ def open_for(
     run: Callable[..., CommandResult] = run_command,
     calls: RequestStats | None = None,
     label: Callable[[], str] | None = None,
+    leads: Callable[[], None] = lambda: None,
 ) -> Provisioner:
-    """The provisioner of any node of a platform: for the controller with ``subject.here`` false."""
+    """The provisioner of any node of a platform: for the controller with ``subject.here`` false. ``leads``: see Aws."""
     aws = Aws(
         region=section.aws.region or found.region,
         endpoint_url=section.aws.endpoint_url,
         timeout_s=section.aws.timeout_s,
         run=run,
         calls=calls,
+        leads=leads,
     )
     build = None if found.platform is None else PLATFORMS[found.platform].build
     if build is None:

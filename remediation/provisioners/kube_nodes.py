@@ -56,8 +56,8 @@ def launched(by_node: Callable[[], str], by_platform: Callable[[], str]) -> Call
 class ByProviderId:
     """``inner`` acts, as the platform does; the Node names the machine behind it.
 
-    ``machine`` raises BackendUnknown once the Node is gone; ``leads`` BackendRefused once this controller may not act.
-    ``repaired_by``: the service that repairs such nodes itself, or ""; raises BackendError.
+    ``machine`` raises BackendUnknown once the Node is gone. ``repaired_by``: the service that repairs such nodes by
+    itself, or ""; raises BackendError.
     """
 
     delegates = False
@@ -67,10 +67,9 @@ class ByProviderId:
         inner: Provisioner,
         *,
         machine: Callable[[], str],
-        leads: Callable[[], None],
         repaired_by: Callable[[], str] = str,
     ) -> None:
-        self.kind, self._inner, self.machine, self._leads = inner.kind, inner, machine, leads
+        self.kind, self._inner, self.machine = inner.kind, inner, machine
         self._repaired_by = repaired_by
 
     @property
@@ -88,12 +87,10 @@ class ByProviderId:
 
     def reboot(self) -> None:
         """Ask the platform."""
-        self._leads()
         self._inner.reboot()
 
     def replace(self) -> None:
         """Ask the platform."""
-        self._leads()
         self._inner.replace()
 
     def repeats_after_s(self, remedy: Remedy) -> float | None:

@@ -151,6 +151,8 @@ class CloudPlatform:
         question = json.loads(input)
         operation = question["operation"]
         is_act = operation in _ACTS and "DryRun" not in question["parameters"]
+        if not is_act:  # the lead is checked right before an act
+            self._stands_still()
         if _ACTS.get(operation) is Remedy.REBOOT_NODE:
             self.tried.update(question["parameters"].get("InstanceIds", ()) or question["parameters"]["NodeIds"])
         self._meets(operation, 8 if is_act else 1)
@@ -159,6 +161,7 @@ class CloudPlatform:
         except Refuses as error:
             reply = {"trouble": trouble_of(str(error), 400), "code": str(error), "message": "simulated"}
         self._meets(operation, 8 if is_act else 1)
+        self._stands_still()
         return CommandResult(argv=tuple(argv), code=0, stdout=json.dumps(reply), stderr="", duration_s=timeout_s / 100)
 
     def claim_deleted(self, claim: Mapping[str, Any]) -> None:
@@ -189,7 +192,9 @@ class CloudPlatform:
             raise SourceTimeout(f"{operation}: no answer within 20 s")
         if chance < 0.0165:
             raise Killed
-        if chance < 0.02:
+
+    def _stands_still(self) -> None:
+        if not self.calm and self._random.random() < 0.01:
             self._room.stands_still()
 
     def _asked(self, remedy: Remedy, number: str) -> Instance:

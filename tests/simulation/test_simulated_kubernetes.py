@@ -66,7 +66,7 @@ class AsksTwice(ByProviderId):
 
 
 def twice(opened: Provisioner) -> Provisioner:
-    return AsksTwice(opened, machine=opened.machine, leads=lambda: None)
+    return AsksTwice(opened, machine=opened.machine)
 
 
 def forgets(pager: Pager, node: str, monitor: Monitor, engine: Engine, store: Store) -> Notifier:

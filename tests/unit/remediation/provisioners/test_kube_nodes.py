@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec import Struct, field
 
 from healthd.config.schema.config import Config
 from healthd.config.schema.controller import ControllerSection, DrainRule
-from healthd.config.schema.provisioner import HyperpodSection, ProvisionerSection
+from healthd.config.schema.provisioner import Ec2Section, HyperpodSection, ProvisionerSection
 from healthd.controller.kubernetes import drain_rules
 from healthd.core.errors import BackendBusy, BackendRefused, BackendUnknown, ConfigError
 from healthd.core.model import Remedy
-from healthd.core.node import KernelLogState
+from healthd.core.node import CommandResult, KernelLogState
 from healthd.remediation.controller.node_status import NodeStatus, merged
 from healthd.remediation.orchestrators.kubernetes.objects.eviction import EvictMode
 from healthd.remediation.ports import StateOwner
 from healthd.remediation.provisioners.aws_calls import Platform
-from healthd.remediation.provisioners.from_config import delegates, found_by_controller, open_provisioner
+from healthd.remediation.provisioners.aws_errors import CallTrouble
+from healthd.remediation.provisioners.from_config import (
+    delegates,
+    found_by_controller,
+    open_for_kubernetes,
+    open_provisioner,
+)
 from healthd.remediation.provisioners.kube_nodes import ByProviderId, KarpenterProvisioner, NodeClaim, launched
 from healthd.remediation.provisioners.target_node import TargetNode
 from healthd.sim.cluster import FakeCluster, FakeOrchestrator
@@ -138,9 +147,9 @@ def test_a_machine_that_keeps_its_id_is_told_by_its_launch() -> None:
 
 
 def test_the_node_says_which_machine_it_is_and_the_platform_acts() -> None:
-    """Only while this controller leads."""
+    """Its state is the engine's."""
     inner = FakeProvisioner(lambda: None, lambda: None)
-    led = ByProviderId(inner, machine=lambda: "i-7", leads=lambda: None)
+    led = ByProviderId(inner, machine=lambda: "i-7")
     assert (led.machine(), led.state_owner) == ("i-7", StateOwner.ENGINE)
     assert (led.reason_against(Remedy.REPLACE_NODE), led.stands_down(), led.progress()) == (
         inner.reason_against(Remedy.REPLACE_NODE),
@@ -151,14 +160,45 @@ def test_the_node_says_which_machine_it_is_and_the_platform_acts() -> None:
     led.reboot()
     assert (inner.replacements, inner.requests) == (1, 1)
 
-    def lost() -> None:
-        raise BackendRefused("no longer the leader")
 
-    other = ByProviderId(inner, machine=lambda: "i-7", leads=lost)
-    for act in (other.replace, other.reboot):
-        with pytest.raises(BackendRefused, match="no longer the leader"):
-            act()
-    assert (inner.replacements, inner.requests) == (1, 1)
+class LosesItsLead(Struct):
+    """AWS behind a controller whose lead ends while a call reads; ``sent``: the calls, in their order."""
+
+    sent: list[str] = field(default_factory=list)
+    leads: bool = True
+
+    def run(self, argv: Sequence[str], **more: Any) -> CommandResult:
+        asked = json.loads(more["input"])
+        self.sent.append(asked["operation"])
+        self.leads = False
+        running = {"InstanceId": MACHINE, "State": {"Name": "running"}, "LaunchTime": "2026-11-01T00:00:00+00:00"}
+        reply: dict[str, Any] = {"answer": {"Reservations": [{"Instances": [running]}]}}
+        if "DryRun" in asked["parameters"]:
+            reply = {"trouble": CallTrouble.WOULD_DO}
+        return CommandResult(argv=tuple(argv), code=0, stdout=json.dumps(reply), stderr="", duration_s=0.1)
+
+    def check(self) -> None:
+        if not self.leads:
+            raise BackendBusy("this controller is no longer the leader")
+
+
+def test_a_lead_that_ends_while_the_platform_is_read_ends_before_the_act() -> None:
+    """The next leader may have had the same machine moved by then: a late stop would meet the machine that came."""
+    aws = LosesItsLead()
+    section = ProvisionerSection(kind="ec2", act_from="controller", ec2=Ec2Section(stop_and_start="always"))
+    opened = open_for_kubernetes(
+        Config(provisioner=section),
+        "n1",
+        MACHINE,
+        lambda _: None,
+        machine=lambda: MACHINE,
+        claims=Claims(),
+        leads=aws.check,
+        run=aws.run,
+    )
+    with pytest.raises(BackendBusy, match="no longer the leader"):
+        opened.replace()
+    assert aws.sent == ["DescribeInstances", "StartInstances"]  # the second one a dry run
 
 
 def test_what_slurm_does_on_slurm_is_the_apis_on_kubernetes() -> None:

@@ -43,7 +43,7 @@ ROWS: dict[str, tuple[Provisioner, float | None, float | None]] = {
         0.0,
     ),
     "local": (LocalProvisioner(reboot_command=("reboot",)), None, None),
-    "by provider id": (ByProviderId(EC2, machine=lambda: "i-1", leads=lambda: None), REBOOT_SHOWS_S, 0.0),
+    "by provider id": (ByProviderId(EC2, machine=lambda: "i-1"), REBOOT_SHOWS_S, 0.0),
     "paced": (Paced(EC2, every_s=30.0), REBOOT_SHOWS_S, 0.0),
     "asks the controller": (
         DelegatedProvisioner(inner=EC2, instance_id="i-1", read=str, write=lambda _: None),
