@@ -75,6 +75,8 @@ def event(message: Message, key: str, action: str) -> dict[str, Any]:
     if action != "trigger":
         return made
     links = (("Runbook", about.runbook), ("Status page", about.page))
+    is_own = about.node == about.sender.node  # a node also pages for another one, whose machine it does not know
+    machine = {"instance": about.sender.instance_id, "instance type": about.sender.instance_type} if is_own else {}
     return {
         **made,
         "client": "healthd",
@@ -92,8 +94,7 @@ def event(message: Message, key: str, action: str) -> dict[str, Any]:
                 "text": message.text,
                 "next step": about.next_step,
                 "step": about.step,
-                "instance": about.sender.instance_id,
-                "instance type": about.sender.instance_type,
+                **machine,
             },
         },
     }

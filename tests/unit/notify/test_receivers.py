@@ -25,7 +25,7 @@ from healthd.notify.delivery import CHILD_TIMEOUT_S, TIMEOUT_S, NotDeliveredErro
 from healthd.notify.eventbridge import to_eventbridge
 from healthd.notify.message import IncidentState, NewsItem, Occasion
 from healthd.notify.news import NewsKind
-from healthd.notify.pagerduty import actions, severity, to_pagerduty
+from healthd.notify.pagerduty import actions, event, severity, to_pagerduty
 from healthd.notify.receivers import channels_of
 from healthd.notify.slack import content_of, to_slack, to_slack_bot
 from healthd.remediation.provisioners.aws import Aws
@@ -223,6 +223,13 @@ def test_pagerduty_triggers_acknowledges_and_resolves_under_one_key(service: Ser
         "class": "gpu.xid.79",
         "timestamp": "2026-11-25T03:00:05+00:00",
     }
+    assert payload["custom_details"]["instance"] == a_message().about.sender.instance_id != ""
+
+
+def test_a_page_for_another_node_names_no_instance() -> None:
+    """A node pages for one whose daemon is away: the instance of the sender is not the one to look at."""
+    details = event(a_message(node="gpu-7"), "key", "trigger")["payload"]["custom_details"]
+    assert not {"instance", "instance type"} & details.keys()
 
 
 @pytest.mark.parametrize(
