@@ -52,23 +52,28 @@ def relearn_answer(agent: Agent, options: Namespace, *, who: str) -> Reply:
 
 
 def ack_answer(agent: Agent, options: Namespace, *, who: str) -> Reply:
-    """Acknowledge open faults for a time, so that the node stays in service; or only name them. Exit 0: done."""
+    """Acknowledge open faults for a time, so that the node stays in service, or end that; or only name them. Exit 0:
+    done."""
     faults, now = _faults(options.fault, agent), datetime.now(UTC)
-    until = now + options.length
+    if options.end and not (faults := tuple(each for each in faults if each.acknowledged)):
+        raise UsageError(f"healthd ack --end: {options.fault} is not acknowledged here")
+    until = now if options.end else now + options.length
     if not options.dry_run:
         agent.monitor.acknowledge_until([each.key for each in faults], until, now, f"{options.reason} ({who})")
     unwritten = "" if options.dry_run else agent.monitor.store_problem
-    err = f"healthd: acknowledged, but a restart loses it until the disk can be written: {unwritten}\n"
+    err = f"healthd: done, but a restart loses it until the disk can be written: {unwritten}\n"
     if options.json:
         seen = [
             {"code": each.code, "component": str(each.component), "was": acknowledged_text(each)} for each in faults
         ]
         data = {"done": True, "until": until.isoformat(), "faults": seen, "problem": unwritten}
         return replace(_json({**_head(agent, options, dry_run=options.dry_run), **data}), err=err if unwritten else "")
-    word = "would be acknowledged" if options.dry_run else "acknowledged"
-    end = f"until {until:%Y-%m-%d %H:%M:%S} UTC"
+    done, would, end = "acknowledged", "would be acknowledged", f" until {until:%Y-%m-%d %H:%M:%S} UTC"
+    if options.end:
+        done, would, end = "counts again", "would count again", ""
+    word = would if options.dry_run else done
     names = agent.monitor.device_names()
-    lines = [f"{word}: {each.code} on {names.of(each.component)} {end}{_was(each)}" for each in faults]
+    lines = [f"{word}: {each.code} on {names.of(each.component)}{end}{_was(each)}" for each in faults]
     return Reply(code=0, out="\n".join(lines) + "\n", err=err if unwritten else "")
 
 

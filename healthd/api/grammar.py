@@ -48,16 +48,32 @@ _JOB_ID = r"[0-9]{1,10}(_[0-9]{1,10})?"
 _SYNONYMS = {
     "cordon": "quarantine",
     "drain": "quarantine",
+    "dry-run": "plan",
+    "events": "history",
+    "evict": "quarantine",
+    "incidents": "fleet",
+    "log": "history",
     "logs": "history",
     "mute": "ack",
+    "nodes": "fleet",
+    "reboot": "repair --step reboot",
+    "replace": "repair --step replace",
+    "reset": "repair --step reset",
     "resume": "release",
+    "runbook": "explain",
     "silence": "ack",
+    "simulate": "plan",
+    "taint": "quarantine",
+    "thaw": "freeze --end",
+    "unack": "ack --end",
     "uncordon": "release",
     "undrain": "release",
+    "unfreeze": "freeze --end",
     "validate": "config validate",
     "why": "fleet --why",
 }
-"""Words of Slurm, Kubernetes and Alertmanager for it; the nearest spelling of ``drain`` would be ``drill``."""
+"""Words of Slurm, Kubernetes and Alertmanager for it. The nearest spelling of ``drain`` would be ``drill``, of
+``incidents`` ``init``, which writes a configuration, and of ``runbook`` ``run``, which starts a daemon."""
 
 
 class TextRequested(Exception):
@@ -307,11 +323,11 @@ def _ordering(verbs: Any) -> None:
 
     ack = verbs.add_parser("ack", help="acknowledge an open fault: keep the node in service for a time")
     ack.add_argument("fault", metavar="FAULT", help="an open fault: CODE, or CODE@COMPONENT where several have it")
-    ack.add_argument(
-        "--for", dest="length", type=_length, required=True, metavar="TIME", help="how long: 30m, 12h, 7d, 2w"
-    )
+    how_long = ack.add_mutually_exclusive_group(required=True)
+    how_long.add_argument("--for", dest="length", type=_length, metavar="TIME", help="how long: 30m, 12h, 7d, 2w")
+    how_long.add_argument("--end", action="store_true", help="end it now: the fault counts again")
     _reason(ack, required=True)
-    _dry_run(ack, "what would be acknowledged")
+    _dry_run(ack, "what would be acknowledged, or count again")
     _daemons(ack)
 
     quarantine = verbs.add_parser("quarantine", help="take this node out of service until `healthd release`")

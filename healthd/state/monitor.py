@@ -304,11 +304,17 @@ class Monitor:
             self._fold(history, (), now, events)
 
     def acknowledge_until(self, keys: Iterable[FaultKey], until: datetime, now: datetime, why: str) -> None:
-        """Acknowledge these faults until then, or until they end. The audit trail keeps who and why."""
+        """Acknowledge these faults until then, or until they end; ``until`` now ends it. The audit trail keeps who and
+        why."""
         with self._lock:
             open_now = [key for key in keys if key in self._history.faults]
-            lasts = f"until {until:%Y-%m-%d %H:%M:%S} UTC: {why}"
-            events = [Event(at=now, kind="fault", text=f"acknowledged {code} on {at} {lasts}") for at, code in open_now]
+            texts = (
+                f"acknowledged {code} on {at} until {until:%Y-%m-%d %H:%M:%S} UTC: {why}"
+                if until > now
+                else f"{code} on {at} counts again: {why}"
+                for at, code in open_now
+            )
+            events = [Event(at=now, kind="fault", text=text) for text in texts]
             self._fold(acknowledge(self._history, open_now, until), (), now, events)
         self._changed()
 

@@ -53,7 +53,8 @@ def is_held(node: RunningNode) -> bool:
 
 @pytest.mark.process
 def test_a_fault_is_planned_acknowledged_and_told(node: RunningNode, tmp_path: Path) -> None:
-    """The plan says what and why not; after the order the node stays in service, a kill -9 and a restart included."""
+    """The plan says what and why not; after the order the node stays in service, a kill -9 and a restart included,
+    until the operator ends that."""
     plan = json.loads(ask(node, "plan", "--json").stdout)
     (about,) = (each for each in plan["plans"] if each["code"] == "gpu.xid.79")
     assert (plan["schema"], plan["mode"], about["action"]) == ("healthd.plan/v1", "quarantine", "hold")
@@ -92,6 +93,14 @@ def test_a_fault_is_planned_acknowledged_and_told(node: RunningNode, tmp_path: P
     assert "ticket 12 (uid " in told
     assert "GPU has fallen off the bus." in told
     assert len(ask(node, "history", "--last", "2").stdout.splitlines()) >= 2
+    end = ("ack", FAULT, "--end", "--reason", "the wrong node")
+    dry = ask(node, *end, "--dry-run")
+    assert dry.stdout.startswith(f"would count again: gpu.xid.79 on GPU {PCI} (it was acknowledged until 20"), dry
+    done = ask(node, *end)
+    assert (done.returncode, done.stdout.startswith(f"counts again: gpu.xid.79 on GPU {PCI}")) == (0, True)
+    node.wait(lambda: is_held(node), 20, "the node is drained for it")
+    twice = ask(node, *end)
+    assert (twice.returncode, twice.stderr) == (64, f"healthd ack --end: {FAULT} is not acknowledged here\n")
 
 
 @pytest.mark.process

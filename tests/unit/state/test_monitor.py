@@ -352,6 +352,21 @@ def test_a_word_with_an_end_outlives_a_restart_and_ends(store: Store) -> None:
     assert not any(fault.acknowledged for fault in store.history().faults.values())
 
 
+def test_an_acknowledgement_is_ended_by_command(store: Store) -> None:
+    """Also one that was to last until the fault ends; the trail says who ended it, and the engine is woken."""
+    monitor, woken = Monitor(CHECKS, store, changed=lambda: woken.append(1)), list[int]()
+    monitor.absorb(looked(finding()))
+    monitor.acknowledge(by=at(1), now=at(1), why="released by force")
+    woken.clear()
+    monitor.acknowledge_until([("gpu:GPU-0", "gpu.sick")], at(9), at(9), "the wrong node (uid 0)")
+    assert [monitor.is_acknowledged(each) for each in monitor.diagnoses()] == [False]
+    assert woken
+    assert [event.text for event in store.events()][-2:] == [
+        "gpu.sick on gpu:GPU-0 counts again: the wrong node (uid 0)",
+        "no longer acknowledged: gpu.sick on gpu:GPU-0, until 2026-01-01 00:00:09 UTC",
+    ]
+
+
 def test_a_release_by_force_says_more_than_a_word_with_an_end() -> None:
     """An operator who forces the node back is outcome until the fault ends, and not for a time alone."""
     monitor = Monitor(CHECKS, None)
