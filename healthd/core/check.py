@@ -242,7 +242,7 @@ class Check(Struct, frozen=True, kw_only=True):
         so many are taken to hold something."""
         needles = _plain(self.needles_with(settings))
         return len(records) > _FEW or any(
-            record.source != "kernel" or needle in record.text for record in records for needle in needles
+            record.source != "kernel" or any(needle in record.text for needle in needles) for record in records
         )
 
 
@@ -301,6 +301,8 @@ def check(
                 f"check {name!r}: settings = {settings.__qualname__}; expected a class of "
                 f"msgspec.Struct: class {settings.__qualname__}(Struct, frozen=True, kw_only=True)"
             )
+        if on == "kernel" and not (needles or hasattr(settings, "needles")):
+            raise RegistrationError(f"check {name!r}: no needles, so it would read no line; give needles=(TEXT, ...)")
         _refuse_bad_codes(name, codes)
         _refuse_bad_limits(name, codes, limits)
         _registry[name] = Check(

@@ -130,6 +130,10 @@ def test_a_check_that_reads_none_of_the_lines_does_not_run_again(checkup: Checku
     for records in (own, other, other, [structs.replace(other[0], source="journal")], other * 9):
         checkup.judge_kernel(records, None)
     assert seen[1:] == [["a.line"], ["NVRM: loading"], ["NVRM: loading"], ["NVRM: loading"] * 9]
+    checkup.checks = {**checkup.checks, LINES: structs.replace(checkup.checks[LINES], needles=())}
+    checkup.judge_kernel((), None)
+    checkup.judge_kernel([structs.replace(other[0], source="journal")], None)
+    assert len(seen) == 6, "a line of the journal is of no kernel needle"
     assert open_codes(checkup) == {"a.line"}
 
 
