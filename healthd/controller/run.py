@@ -57,6 +57,7 @@ _YIELD_S = 10.0  # a controller whose sync is stuck gives up the lead within tha
 _JOIN_S = 15.0  # a message under way, by its own deadlines
 _STOP_S = 60.0  # a call to AWS and its reading back; the chart gives the pod longer
 _STORE = "controller.db"
+_TRIES = 3
 FRESH_SYNCS, FRESH_S = 3.0, 60.0
 """A status older than this, in syncs and at least in seconds, comes from a controller that no longer runs."""
 
@@ -280,16 +281,12 @@ class ControllerService:
 
     def _begin_telling(self, store: Store, held: contextlib.ExitStack) -> None:
         """Send messages for as long as this controller leads, from a thread of its own."""
-        reported, before = self._work.told(store), ""
-        try:
-            before = reported.kept()
-        except StoreError as error:
-            self._log.error("notification", message=f"{error}; some messages may be sent twice")
+        reported = self._work.told(store)
         notifier = controller_notifier(
             self._config.notify,
             self._stats,
             name=socket.gethostname(),
-            kept=before,
+            kept=self._reported_before(reported),
             keep=reported.keep,
             state_dir=self._config.controller.state_dir,
         )
@@ -298,6 +295,19 @@ class ControllerService:
             return
         keep = partial(keep_notifying, notifier, log=self._log, speaks=self._stats.leads)
         _begin_thread(held, "notify", partial(self._keep, "the notifier", keep))
+
+    def _reported_before(self, reported: KeptText) -> str:
+        """The reports of the leader before this one, asked for a few times: without them what has ended since stays
+        open with its receivers for good."""
+        problem = ""
+        for _ in range(_TRIES):
+            try:
+                return reported.kept()
+            except StoreError as error:
+                problem = str(error)
+                self._stop.wait(min(_TICK_S, self._config.controller.interval_s))
+        self._log.error("notification", message=f"{problem}; some messages may be sent twice, and some ends not at all")
+        return ""
 
     def _keep(self, what: str, keep: Callable[[threading.Event], None], stop: threading.Event) -> None:
         """Keep it until ``stop``. A defect ends the controller: operators would wait for messages, and owners for

@@ -13,6 +13,7 @@ from healthd.api.controller_stats import ControllerStats
 from healthd.config.schema.config import Config
 from healthd.config.schema.controller import ControllerSection
 from healthd.config.schema.ledger import LedgerSection
+from healthd.config.schema.notify import NotifySection
 from healthd.controller.fleet_reader import SharedReading
 from healthd.controller.progress import Progress
 from healthd.controller.run import ControllerService, ControllerSync
@@ -59,11 +60,11 @@ class Leading:
         return StoreTold(store)
 
 
-def lead(work: Leading) -> None:
+def lead(work: Leading, notify: NotifySection | None = None) -> None:
     """Run the controller until it leads no more."""
     controller, ledger = ControllerSection(state_dir=str(work.folder), interval_s=0.01), LedgerSection(enabled=False)
     log = structlog.wrap_logger(structlog.testing.CapturingLogger())
-    config = Config(controller=controller, ledger=ledger)
+    config = Config(controller=controller, ledger=ledger, notify=notify or NotifySection())
     service = ControllerService(config, log, work, once=False, manager="", signals=Signals("", log, lambda: None))
     with ExitStack() as held:
         service._lead(held)

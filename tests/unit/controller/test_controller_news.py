@@ -7,7 +7,12 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from healthd.core.errors import BackendUnknown
+from healthd.config.schema.notify import NotifySection
+from healthd.controller.slurm import StoreTold
+from healthd.core.encodable import json_text
+from healthd.core.errors import BackendUnknown, StoreError
+from healthd.notify.news import TopicMemory
+from healthd.notify.notifier import NotifierState
 from healthd.remediation.controller.node_status import NodeStatus
 from healthd.state.store import Store
 from tests.support.leading import Leading, lead
@@ -50,3 +55,36 @@ def test_what_stands_is_written_once(tmp_path: Path) -> None:
     cluster = f"{NO_POLICIES.message}; {NO_FLEET}"
     failed = "sync failed, no node was changed: the cluster does not answer: no answer"
     assert written == [cluster, f"n1: {WAITS.message}", failed, cluster]
+
+
+class SlowToTell(StoreTold):
+    """The API server does not answer the first two questions of a new leader."""
+
+    fails = 2
+
+    def kept(self) -> str:
+        self.fails -= 1
+        if self.fails >= 0:
+            raise StoreError("no answer")
+        page = TopicMemory(message="n7 needs an operator", since=datetime.now(UTC), reported=True)
+        return json_text(NotifierState(seen={"page n7": page}))
+
+
+class Slow(Leading):
+    """Keeps what was told where that answers late."""
+
+    def told(self, store: Store) -> StoreTold:
+        return SlowToTell(store)
+
+
+def test_what_the_leader_before_has_reported_is_asked_for_again(tmp_path: Path) -> None:
+    """Without it the page for a node that is back by now would stay open with its receivers for good."""
+    known: list[str] = []
+
+    def look() -> None:
+        assert work.stats.notifier is not None
+        known.extend(work.stats.notifier._reports.seen)
+
+    work = Slow(tmp_path, Syncs, look)
+    lead(work, NotifySection(webhook_url="http://127.0.0.1:9/"))
+    assert known == ["page n7"]
