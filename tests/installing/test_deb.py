@@ -298,6 +298,11 @@ def removed(machine: Machine, before: set[str]) -> None:
     assert machine.must("srun", "--chdir=/", "hostname").strip() == "n1"
     machine.must("apt-get", "install", "-y", "-qq", "--no-install-recommends", "/root/healthd_1.deb")
     machine.wait(lambda: machine.out("systemctl", "is-active", "healthd") == "active", 20, "the old config in use")
+    machine.must("dpkg", "--unpack", "/root/healthd_2.deb")  # an upgrade that is broken off
+    assert machine.out("cat", "/run/healthd.upgraded") == "active"
+    machine.must("dpkg", "--remove", "healthd")
+    assert machine.out("sh", "-c", "echo /run/healthd*") == "/run/healthd*"
+    machine.must("apt-get", "install", "-y", "-qq", "--no-install-recommends", "/root/healthd_1.deb")
     slurm_conf(machine, hooks_we_ship())
     purged = machine.run("apt-get", "purge", "-y", "-qq", "healthd")
     assert purged.returncode == 0, purged.stderr
