@@ -124,9 +124,13 @@ class AutoScalingProvisioner:
         return False
 
     def progress(self) -> str:
-        """The group's instances in service, and the error of the last launch if it failed."""
+        """The group's instances in service, and the error of the last launch if it failed. An instance that Auto
+        Scaling no longer knows has ended; its Node may stay a while longer."""
         try:
-            group = self._group or self._member(self._target())["AutoScalingGroupName"]
+            members = [] if self._group else self._members(self._target())
+            if not self._group and not members:
+                return f"no Auto Scaling group has {self._target()} any more"
+            group = self._group or members[0]["AutoScalingGroupName"]
             described = self._described(group)
             failed = self._failed_launch(group)
         except BackendDenied:
@@ -148,12 +152,16 @@ class AutoScalingProvisioner:
         return self._subject.instance_id or id_of(at_address(self._aws, self._address()))
 
     def _member(self, instance: str) -> Mapping[str, Any]:
-        """Auto Scaling's record of an instance. Its answer lacks an instance that it does not know."""
-        answer = self._aws.call("autoscaling", "DescribeAutoScalingInstances", InstanceIds=[instance])
-        found: list[Mapping[str, Any]] = answer.get("AutoScalingInstances", [])
-        if not found:
+        """Auto Scaling's record of an instance. Raises BackendRefused where it has none."""
+        if not (found := self._members(instance)):
             raise BackendRefused(f"{instance} is in no Auto Scaling group: check [provisioner] kind")
         return found[0]
+
+    def _members(self, instance: str) -> list[Mapping[str, Any]]:
+        """Auto Scaling's answer lacks an instance that it does not know."""
+        answer = self._aws.call("autoscaling", "DescribeAutoScalingInstances", InstanceIds=[instance])
+        found: list[Mapping[str, Any]] = answer.get("AutoScalingInstances", [])
+        return found
 
     def _described(self, group: str) -> Mapping[str, Any]:
         answer = self._aws.call("autoscaling", "DescribeAutoScalingGroups", AutoScalingGroupNames=[group])

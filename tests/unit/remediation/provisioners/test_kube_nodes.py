@@ -20,6 +20,8 @@ from healthd.core.node import CommandResult, KernelLogState
 from healthd.remediation.controller.node_status import NodeStatus, merged
 from healthd.remediation.orchestrators.kubernetes.objects.eviction import EvictMode
 from healthd.remediation.ports import StateOwner
+from healthd.remediation.provisioners.autoscaling import AutoScalingProvisioner
+from healthd.remediation.provisioners.aws import Aws
 from healthd.remediation.provisioners.aws_calls import Platform
 from healthd.remediation.provisioners.aws_errors import CallTrouble
 from healthd.remediation.provisioners.from_config import (
@@ -159,6 +161,20 @@ def test_the_node_says_which_machine_it_is_and_the_platform_acts() -> None:
     led.replace()
     led.reboot()
     assert (inner.replacements, inner.requests) == (1, 1)
+
+
+def test_an_instance_that_its_group_has_ended_is_no_replacement_that_failed() -> None:
+    """Auto Scaling forgets it before its Node is deleted. A leader that comes then does not know the group."""
+
+    def knows_none(argv: Sequence[str], **more: Any) -> CommandResult:
+        assert json.loads(more["input"])["operation"] == "DescribeAutoScalingInstances"
+        reply = json.dumps({"answer": {"AutoScalingInstances": []}})
+        return CommandResult(argv=tuple(argv), code=0, stdout=reply, stderr="", duration_s=0.1)
+
+    subject = TargetNode(node="n1", here=False, instance_id=MACHINE)
+    provisioner = AutoScalingProvisioner(subject=subject, aws=Aws(run=knows_none))
+    assert provisioner.progress() == f"no Auto Scaling group has {MACHINE} any more"
+    assert "is in no Auto Scaling group: check [provisioner] kind" in provisioner.stands_down()
 
 
 class LosesItsLead(Struct):
