@@ -473,6 +473,7 @@ class KubeSimulation:
         self.cordons = self.random.random() < 0.5
         self.codes: tuple[str, ...] = CODES
         self.scopes: dict[str, int] = {}
+        self.relabelled: set[str] = set()
         self.config, self.takes_s = Config(), dict[Remedy, float]()
         self.room = None if platform is None else MachineRoom(platform, self, seed)
         if self.room is not None:
@@ -522,6 +523,7 @@ class KubeSimulation:
         self._register(name, provider)
         if self.scopes:
             self.relabel(name)
+            self.relabelled.discard(name)
         self.by_admin[name] = set()
         self.machines[name] = Machine(name, self, instance.id if instance is not None else "")
 
@@ -530,10 +532,11 @@ class KubeSimulation:
         body = {"metadata": {"name": name}, "spec": {"providerID": provider}, "status": status}
         self.server.put(ResourceKind.NODE, body, by="kubelet")
 
-    def relabel(self, name: str) -> None:
+    def relabel(self, name: str, group: str = "") -> None:
         """Its Node is in a scope of the budget, or in none."""
         if (ResourceKind.NODE, name) in self.server.objects:
-            group = self.random.choice((*self.scopes, "other"))
+            group = group or self.random.choice((*self.scopes, "other"))
+            self.relabelled.add(name)
             self.server.change(ResourceKind.NODE, name, {"metadata": {"labels": {GROUP: group}}})
 
     def ready(self, name: str, *, is_ready: bool) -> None:
@@ -697,11 +700,11 @@ class KubeSimulation:
 
     def _registered_again(self, name: str) -> None:
         """The kubelet makes its Node again, under another UID: what was written on it is lost."""
-        provider = self.node(name)["spec"]["providerID"]
+        provider, group = self.node(name)["spec"]["providerID"], self.node(name)["metadata"]["labels"].get(GROUP, "")
         self.server.drop(ResourceKind.NODE, name, by="kubelet")
         self._register(name, provider, self.machines[name].boot)
         if self.scopes:
-            self.timeline.after(20.0, lambda: self.relabel(name))
+            self.timeline.after(20.0, lambda: self.relabel(name, group))
         self.by_admin[name] = set()
         self.note(f"{name}: registered again")
 
@@ -780,9 +783,12 @@ class KubeSimulation:
         if hold_of(left) is None and hold_of(right) is not None:
             self.drains += 1
             group = left.labels.get(GROUP, "")
-            for scope in (CLUSTER, *(each for each in self.scopes if each == group)):
+            scopes = () if name in self.relabelled else (each for each in self.scopes if each == group)
+            for scope in (CLUSTER, *scopes):
                 if name not in _claims(self._lease(scope)):
                     raise Violation(self._story(f"{name}: drained without a claim in {lease_name(scope)}"))
+        elif hold_of(left) is not None and hold_of(right) is None:
+            self.relabelled.discard(name)
         for word in ("taken out" if hold_of(right) else "released",) if hold_of(left) != hold_of(right) else ():
             self.note(f"{name}: {word} by healthd")
 

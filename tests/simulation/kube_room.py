@@ -6,7 +6,7 @@ pod, once, and within the bounds of the fleet; a node that stays out pages; and 
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from healthd.config.schema.config import Config
 from healthd.core.model import Mode, Remedy
+from healthd.remediation.decide.fleet import NAME_PER_DAY, NAME_PER_HOUR
 from healthd.remediation.orchestrators.kubernetes.objects.node import hold_of, node_of
 from tests.simulation.kube_platform import HOUR, CloudPlatform, Instance, Kind
 
@@ -36,7 +37,7 @@ class MachineRoom:
             kind, self, server=fleet.server, timeline=fleet.timeline, wall=fleet.wall, random=self._random
         )
         self.scopes = {"a": 1} if self._random.random() < 0.5 else {}
-        self._replaced, self._rebooted = deque[float](), dict[tuple[str, int], float]()
+        self._replaced, self._rebooted = deque[tuple[float, str]](), dict[tuple[str, int], float]()
         self._out_s, self._gone_s, self.steady_s = dict[str, float](), dict[str, float](), 0.0
 
     def config(self) -> Config:
@@ -65,7 +66,7 @@ class MachineRoom:
             self._rebooted[instance.id, machine.boot] = s
             machine.reboots += 1
         else:
-            self._replaced.append(s)
+            self._replaced.append((s, instance.node))
 
     def reboots(self, instance: Instance) -> None:
         """By the platform: whatever runs there."""
@@ -137,8 +138,8 @@ class MachineRoom:
     def _against(self, remedy: Remedy, instance: Instance, machine: Machine) -> str:
         """The law that forbids this act now, or ""."""
         fleet, s = self._fleet, self._fleet.timeline.s
-        hour = [each for each in self._replaced if each > s - HOUR + SENT_S]
-        day = [each for each in self._replaced if each > s - 24 * HOUR + SENT_S]
+        hour = self._replaced_since(s - HOUR + SENT_S, instance.node, NAME_PER_HOUR)
+        day = self._replaced_since(s - 24 * HOUR + SENT_S, instance.node, NAME_PER_DAY)
         is_worn = (
             Remedy.REPLACE_NODE in machine.needs
             or instance.id in self.platform.tried
@@ -156,12 +157,17 @@ class MachineRoom:
             (remedy is Remedy.REPLACE_NODE and remedy in instance.asked, "that was asked for before"),
             (remedy is Remedy.REBOOT_NODE and again_s < AGAIN_S, f"that was asked for {again_s:g} s ago"),
             (remedy is Remedy.REPLACE_NODE and not is_worn, "no fault of it calls for that"),
-            (remedy is Remedy.REPLACE_NODE and len(hour) >= PER_HOUR, f"{len(hour)} were replaced within an hour"),
-            (remedy is Remedy.REPLACE_NODE and len(day) >= PER_DAY, f"{len(day)} were replaced within a day"),
+            (remedy is Remedy.REPLACE_NODE and hour >= PER_HOUR, f"{hour} were replaced within an hour"),
+            (remedy is Remedy.REPLACE_NODE and day >= PER_DAY, f"{day} were replaced within a day"),
         ):
             if is_so:
                 return why
         return ""
+
+    def _replaced_since(self, since_s: float, name: str, most: int) -> int:
+        """How many machines were given away, those of each other name ``most`` times."""
+        names = Counter(each for at_s, each in self._replaced if at_s > since_s)
+        return sum(times if each == name else min(times, most) for each, times in names.items())
 
     def _machine(self, instance: Instance) -> Machine | None:
         machine = self._fleet.machines.get(instance.node)
