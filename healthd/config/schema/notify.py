@@ -128,9 +128,11 @@ class NotifySection(Struct, frozen=True, kw_only=True):
     pages; your own pages do as well. Empty: messages name ``healthd explain CODE`` alone."""
 
     def __post_init__(self) -> None:
-        """Refuse two URLs for one webhook, a bot without a channel, and two files of one name."""
+        """Refuse two URLs for one webhook, a token without one, a bot without a channel, and two files of one name."""
         if self.webhook_url and self.webhook_url_file:
             raise ValueError("webhook_url and webhook_url_file are both set; expected one of them")
+        if self.webhook_token_file and not (self.webhook_url or self.webhook_url_file):
+            raise ValueError("webhook_token_file is set, and no webhook; expected webhook_url or webhook_url_file too")
         if bool(self.slack_token_file) != bool(self.slack_channel):
             raise ValueError("slack_token_file and slack_channel belong together; expected both, or neither")
         names = [receiver_of(path) for path in self.apprise_url_files]

@@ -272,6 +272,7 @@ def test_all_mistakes_are_told_at_once(tmp_path: Path) -> None:
             '[[controller.drain]]\nname = "a"\nmode = "evict_after"\nafter_s = "10m"\n',
             "seconds, at most 2592000; did you mean 600?",
         ),
+        ("[notify]\nwebhook_token_file = '/t'\n", "webhook_token_file is set, and no webhook; expected webhook_url"),
         ("[remediation]\nopt_out_label = 'a/b=true'\n", 'expected the key of a label, or ""'),
         (
             "[[remediation.freeze]]\nreason = 'x'\nstart = '2026-12-20T18:00Z'\nend = '2026-12-21T18:00Z'\nhours = 5\n",
