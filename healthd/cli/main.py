@@ -38,4 +38,10 @@ def _defect() -> Reply:
     """The error that is being handled, for those who can correct healthd."""
     import traceback
 
-    return Reply(code=FAILED, err=f"{traceback.format_exc()}healthd: this is a defect of healthd; report these lines\n")
+    from healthd.observe.text_lines import printable
+
+    lines = [
+        *traceback.format_exc().rstrip("\n").split("\n"),
+        "healthd: this is a defect of healthd; report these lines",
+    ]
+    return Reply(code=FAILED, err="".join(f"{printable(line)}\n" for line in lines))

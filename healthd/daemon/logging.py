@@ -10,11 +10,12 @@ import json
 import logging
 import os
 import sys
+import traceback
 from collections.abc import Mapping
 from typing import Any, TextIO, cast
 
 import structlog
-from structlog.typing import EventDict, Processor, WrappedLogger
+from structlog.typing import EventDict, ExcInfo, Processor, WrappedLogger
 
 from healthd.observe.text_lines import printable
 
@@ -95,7 +96,14 @@ def message_first(_logger: WrappedLogger, _level: str, line: EventDict) -> Event
     return {key: printable(each.replace("\n", "; ")) if isinstance(each, str) else each for key, each in line.items()}
 
 
+def _write_traceback(stream: TextIO, exc_info: ExcInfo) -> None:
+    """Below its line, for a terminal: the text of an exception may come from outside as well."""
+    lines = "".join(traceback.format_exception(*exc_info)).rstrip("\n").split("\n")
+    stream.write("\n".join(["", *map(printable, lines)]))
+
+
 def _renderers(*, on_terminal: bool) -> list[Processor]:
     if on_terminal:
-        return [message_first, structlog.dev.ConsoleRenderer(colors=not os.environ.get("NO_COLOR"))]
+        colors = not os.environ.get("NO_COLOR")
+        return [message_first, structlog.dev.ConsoleRenderer(colors=colors, exception_formatter=_write_traceback)]
     return [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(default=str)]

@@ -74,6 +74,20 @@ def test_a_terminal_gets_no_control_character(monkeypatch: pytest.MonkeyPatch) -
     assert "\x1b" not in terminal.getvalue()
 
 
+def test_a_traceback_on_a_terminal_has_no_control_character(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The text of an exception is below its line, and what it quotes may be a user's."""
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setattr(sys, "stderr", terminal := Terminal())
+    try:
+        raise ValueError("no number: \x1b]0;owned\x07\nsecond line \x1b[2J")
+    except ValueError:
+        service_logger("info").critical("duty.failed", duty="notify", exc_info=True)
+    text = terminal.getvalue()
+    assert "Traceback (most recent call last):\n" in text
+    assert text.rstrip().endswith("ValueError: no number: ?]0;owned?\nsecond line ?[2J")
+    assert "\x1b" not in text
+
+
 class Full(io.StringIO):
     """A stderr on a disk that a user has filled."""
 
