@@ -13,15 +13,17 @@ from __future__ import annotations
 
 import threading
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from msgspec import Struct
+import msgspec
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from healthd.core.check import Check, Learned
 from healthd.core.errors import StoreError
+from healthd.core.json_documents import json_fields
 from healthd.core.model import (
     NODE,
     Clearance,
@@ -30,6 +32,7 @@ from healthd.core.model import (
     Diagnosis,
     Event,
     Outcome,
+    Remedy,
     Severity,
     Status,
     Verdict,
@@ -107,7 +110,7 @@ class Monitor:
         self._reported: dict[str, tuple[Status, bool]] = {}
         self.stats = CheckStats()
         self._pending: deque[Event] = deque()
-        self._ended: deque[tuple[datetime, Fault]] = deque(maxlen=_ENDED_FAULTS)
+        self._ended = deque(_ended_before(store, self._history) if store else (), maxlen=_ENDED_FAULTS)
         self._dropped = 0
         self._judged = self._judge(self._history)
         self.store_problem = unkept
@@ -349,8 +352,7 @@ class Monitor:
         return tuple(fault for fault in self._history.faults.values() if fault.check == check)
 
     def open_since(self, since: datetime) -> tuple[Fault, ...]:
-        """The faults that were open then or later: those that are over by now first, of the last 500 that ended while
-        this daemon ran."""
+        """The faults that were open then or later: those that are over by now first, of the last 500 that ended."""
         with self._lock:
             ended = tuple(fault for at, fault in self._ended if at >= since)
             return (*ended, *self._history.faults.values())
@@ -549,8 +551,59 @@ def _change_event(change: Change, now: datetime) -> Event:
             "severity": fault.severity,
             "opened": change.opened,
             "evidence": fault.evidence,
+            **({} if change.opened else json_fields(fault, *_OF_THE_ENDED)),
         },
     )
+
+
+class _EndedFault(Struct, frozen=True, kw_only=True):
+    """The line of the audit trail about the end of a fault."""
+
+    code: str
+    component: str
+    severity: Severity
+    first: datetime
+    last: datetime
+    message: str
+    clears_by: ClearsBy | None = None
+    evidence: dict[str, Any] = field(default_factory=dict)
+
+
+_OF_THE_ENDED = ("first", "last", "message", "clears_by")
+_READS_ENDED = msgspec.json.Decoder(_EndedFault)
+"""Made here: threads that meet a type at the same moment have crashed msgspec."""
+
+
+def _ended_before(store: Store, history: History) -> Iterator[tuple[datetime, Fault]]:
+    """The faults that ended before this daemon began, with the times of their ends: a job that runs on may have met
+    them. An end that an earlier version wrote does not say enough."""
+    from healthd.state.store import EventFilter
+
+    names = {each: each for each in history.names.values()}
+    try:
+        events, _ = store.events_of(EventFilter(kinds=("fault",)), last=_ENDED_FAULTS)
+    except StoreError:
+        return  # of a damaged trail nothing is read, and what is open is known all the same
+    for event in events:
+        try:
+            ended = msgspec.convert(event.data, _EndedFault)
+        except msgspec.ValidationError:
+            continue
+        component = Component.named(ended.component)
+        fault = Fault(
+            code=ended.code,
+            component=names.get(component, component),
+            check="",
+            severity=ended.severity,
+            remedy=Remedy.NONE,
+            message=ended.message,
+            first=ended.first,
+            last=ended.last,
+            boot_id="",
+            clears_by=ended.clears_by,
+            evidence=ended.evidence,
+        )
+        yield event.at, fault
 
 
 def _expiry_event(fault: Fault, now: datetime) -> Event:

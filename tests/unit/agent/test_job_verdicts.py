@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from healthd.agent.job_verdicts import ASKED_AGAIN_WITHIN, BLAMED, NOTES, JobVerdicts
 from healthd.config.schema.config import SlurmSection
 from healthd.core.errors import StoreError
-from healthd.core.model import NODE, Clearance, ClearsBy, Event, Mode, Remedy, Severity
+from healthd.core.model import NODE, Clearance, ClearsBy, Event, Mode, Remedy, Severity, gpu_component
 from healthd.job.blame import Blame, BlameEvidence, JobVerdict
 from healthd.job.job import Job, Stop
 from healthd.job.speakers import SpeaksFor
@@ -22,7 +22,7 @@ from healthd.remediation.orchestrators.slurm.orchestrator import SlurmOrchestrat
 from healthd.remediation.ports import Hold
 from healthd.state.monitor import Monitor
 from healthd.state.store import Store
-from tests.support.judgement import START, a_remediation, finding, looked
+from tests.support.judgement import START, a_remediation, at, finding, looked
 from tests.unit.remediation.slurm.test_job_comments import SharedNode, Slurmctld
 
 JOB = Job(id="4711", user="alice", nodes="n[1-2]", start=START - timedelta(hours=1), end=START, exit_code=3, signal=0)
@@ -213,6 +213,28 @@ def test_a_fault_that_is_over_when_the_job_ends_counts_while_the_job_may_wait_fo
     verdicts.begins("4711", START - timedelta(hours=2))
     verdict = verdicts.judge(FAILED, (), START)[1]
     assert (verdict.blame, verdict.root.code if verdict.root else "") == (blamed, evidence)
+
+
+def test_a_fault_that_was_over_before_the_daemon_began_counts_as_well(world: World) -> None:
+    """A restart in the half hour in which the other ranks of the job wait: its node's audit trail knows the end."""
+    gpu = gpu_component(uuid="GPU-7", pci="0000:05:00", index=3)
+    lost = finding("gpu.sick", gpu, time=at(-700), clears_by=ClearsBy.GPU_RESET)
+    before = Monitor({}, world.store)
+    before.absorb(looked(DOWN, seconds=-600))
+    before.absorb(looked(seconds=-590))
+    before.absorb(looked(lost, check="kernel.xid", seconds=-700))
+    before.clear(Clearance(by=ClearsBy.GPU_RESET, component=gpu), START - timedelta(seconds=650))
+    monitor = Monitor({}, world.store)
+    assert not monitor.history.faults
+    since = START - timedelta(seconds=660)
+    ended = [(each.code, each.first, each.clears_by, each.component.aliases) for each in monitor.open_since(since)]
+    assert ended == [
+        (each.code, each.first, each.clears_by, each.component.aliases) for each in before.open_since(since)
+    ]
+    verdicts = daemon(world.store, monitor=monitor)
+    verdicts.begins("4711", START - timedelta(minutes=10, seconds=30))
+    verdict = verdicts.judge(FAILED, (), START)[1]
+    assert (verdict.blame, verdict.root and verdict.root.code) == (Blame.UNKNOWN, "host.network.link_down")
 
 
 @pytest.mark.parametrize(("set_by_s", "blamed"), [(0, Blame.UNKNOWN), (7200, Blame.UNKNOWN), (-7200, Blame.UNKNOWN)])
