@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import islice
+from math import ceil
 from typing import Any
 
 import msgspec
@@ -181,7 +182,7 @@ class Channel:
         failures: list[str] = []
         for _ in range(MOST_IN_A_ROW):
             incidents = self._due(now)
-            room = MOST_IN_A_ROW if self._receiver.each_incident else self._per_hour - len(self._sent)
+            room = MOST_IN_A_ROW if self._receiver.each_incident else self._room(now)
             if not incidents or room <= 0 or stopping():
                 break
             was_refused = (pause := self._failed.get(incidents[0])) is not None and pause.failures > 0
@@ -189,6 +190,16 @@ class Channel:
             if failure := self._send(incidents if together else incidents[:1], make, now, together=together):
                 failures.append(failure)
         return tuple(failures)
+
+    def _room(self, now: datetime) -> int:
+        """How many messages may be sent now. The second half of an hour's messages is spread over it: a page that comes
+        behind many messages waits for minutes, not for most of an hour."""
+        at_once = ceil(self._per_hour / 2)
+        if len(self._sent) < at_once:
+            return at_once - len(self._sent)
+        if len(self._sent) == self._per_hour:
+            return 0
+        return int(now - self._sent[-1] >= _HOUR / (self._per_hour - at_once + 1))
 
     def _due(self, now: datetime) -> list[str]:
         """The incidents whose message may be sent now: those that have not failed before the others."""

@@ -112,8 +112,9 @@ class NotifySection(Struct, frozen=True, kw_only=True):
 
     per_hour: PerHour = 12
     """The most messages of this node within an hour to each receiver that operators read: a Slack webhook, the command
-    and Apprise's services. Where more incidents wait than fit, one message has all of them. A bot, PagerDuty and the
-    webhook get each incident. Twelve: a node rarely has more incidents in an hour."""
+    and Apprise's services. Half of them go out as they come, the others are spread over the hour, so that a page behind
+    many messages waits for minutes. Where more incidents wait than fit, one message has all of them. A bot, PagerDuty
+    and the webhook get each incident. Twelve: a node rarely has more incidents in an hour."""
 
     incident_wait_s: IncidentWait = 90.0
     """How long at most a message about a fault waits, in seconds, for whether the fault is an incident of many nodes.

@@ -183,7 +183,7 @@ def test_a_message_with_which_a_receiver_hangs_is_tried_behind_the_others() -> N
 
 def test_a_summary_that_is_refused_goes_out_one_incident_at_a_time() -> None:
     """What makes a receiver refuse it is in one of them."""
-    desk = Desk(per_hour=3)
+    desk = Desk(per_hour=5)
     desk.refused["slack"] = "wrong poison"
     wrong = ("a", "poison", "b", "c")
     assert len(desk.after(5, *wrong)) == 1
@@ -227,15 +227,24 @@ def test_what_is_over_before_it_could_be_told_is_told_as_that() -> None:
 
 
 def test_no_more_messages_than_allowed_and_nothing_is_lost() -> None:
-    """Beyond the rate news gathers, and goes out in one message when there is room again."""
-    desk = Desk(per_hour=2)
+    """Half of an hour's messages go out as they come; beyond them news gathers, and goes out in one message after some
+    minutes, so that a page behind a storm does not wait for an hour."""
+    desk = Desk(per_hour=4)
     for number in range(6):
         desk.after(60, *(f"a{each}" for each in range(number + 1)))
     assert desk.told() == [["wrong a0"], ["wrong a1"]]
     assert desk.notifier.channels[0].undelivered == 4
     assert desk.notifier.problems() == ()
-    desk.after(3_600, *(f"a{each}" for each in range(6)))
+    desk.after(960, *(f"a{each}" for each in range(6)))
     assert desk.told()[2:] == [["wrong a2", "wrong a3", "wrong a4", "wrong a5"]]
+    desk.after(60, *(f"a{each}" for each in range(7)))
+    assert len(desk.told()) == 3
+    desk.after(1_140, *(f"a{each}" for each in range(7)))
+    assert desk.told()[3:] == [["wrong a6"]]
+    desk.after(1_139, *(f"a{each}" for each in range(8)))
+    assert len(desk.told()) == 4, "twenty minutes apart"
+    desk.after(61, *(f"a{each}" for each in range(8)))
+    assert desk.told()[4:] == [["wrong a7"]]
 
 
 def test_what_waits_is_bounded_and_what_went_is_counted() -> None:
