@@ -9,7 +9,7 @@ call the platform.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from random import Random
 from typing import Any
@@ -45,7 +45,7 @@ from healthd.remediation.orchestrators.kubernetes.leader_election import Leaders
 from healthd.remediation.orchestrators.kubernetes.lease_notes import LeaseNotes
 from healthd.remediation.orchestrators.kubernetes.objects.budget import CLAIM, LEASE, lease_name
 from healthd.remediation.orchestrators.kubernetes.objects.drain_record import RECORDS
-from healthd.remediation.orchestrators.kubernetes.objects.eviction import EvictionRule, EvictMode
+from healthd.remediation.orchestrators.kubernetes.objects.eviction import EvictionRule, EvictMode, GangMode
 from healthd.remediation.orchestrators.kubernetes.objects.gangs import GangLabels
 from healthd.remediation.orchestrators.kubernetes.objects.node import CLAIMED, UNHEALTHY, hold_of, node_of
 from healthd.remediation.orchestrators.kubernetes.objects.platform_signals import HYPERPOD_LABEL
@@ -68,6 +68,7 @@ from tests.support.fake_repairs import FakeProvisioner, FakeResetter
 
 OURS = (UNHEALTHY, CLAIMED)
 CODES = ("gpu.xid.79", "gpu.count.missing", "gpu.nvlink.down")
+JOB_SET = "jobset.sigs.k8s.io/jobset-name"
 GROUP = "example.com/group"
 """The label by which a Node is in a scope of the budget."""
 WORN_OUT = "gpu.remap.failure"
@@ -332,7 +333,7 @@ class Controller:
         )
         drain = KubeDrain(
             api,
-            rules=(EvictionRule(name="jobs", mode=EvictMode.EVICT_AFTER, after_s=EVICTED_AFTER_S),),
+            rules=(EvictionRule(name="jobs", mode=EvictMode.EVICT_AFTER, after_s=EVICTED_AFTER_S, gang=fleet.evicts),),
             leads=lead.check,
             clock=fleet.wall.now,
             records=notes(key=RECORDS),
@@ -450,7 +451,8 @@ class KubeSimulation:
     """``seed`` decides all. ``live`` lets it live for so many hours, then ends all trouble and waits until the fleet is
     as it was. Raises Violation. ``orchestrator`` and ``notifier``: another one, and ``granted``: another limit for the
     controllers, with a fault that is to be found. ``platform``: behind the nodes; None: a node reboots itself.
-    ``counts``, ``acts``: another count of the controllers, and another provisioner around theirs."""
+    ``counts``, ``acts``: another count of the controllers, and another provisioner around theirs; ``evicts``: another
+    treatment of gangs."""
 
     def __init__(
         self,
@@ -464,6 +466,7 @@ class KubeSimulation:
         platform: Kind | None = None,
         counts: type[KubeFleet] = KubeFleet,
         acts: Callable[[Provisioner], Provisioner] = lambda opened: opened,
+        evicts: GangMode | None = None,
     ) -> None:
         self.counts, self.acts = counts, acts
         self.orchestrator, self.notifier, self.granted = orchestrator, notifier, granted
@@ -473,14 +476,16 @@ class KubeSimulation:
         self.cordons = self.random.random() < 0.5
         self.codes: tuple[str, ...] = CODES
         self.scopes: dict[str, int] = {}
+        self.gang = GangMode.WAIT
         self.relabelled: set[str] = set()
         self.config, self.takes_s = Config(), dict[Remedy, float]()
         self.room = None if platform is None else MachineRoom(platform, self, seed)
         if self.room is not None:
-            self.scopes = self.room.scopes
+            self.scopes, self.gang = self.room.scopes, self.room.gang
             self.mode, self.config, self.codes = Mode.REPAIR, self.room.config(), (*CODES, WORN_OUT)
             takes = controller_timeouts(self.config)
             self.takes_s = {Remedy.REBOOT_NODE: takes.reboot_timeout_s, Remedy.REPLACE_NODE: takes.replace_timeout_s}
+        self.evicts = evicts or self.gang
         self.calm, self._is_still, self.outage_until_s = True, False, 0.0
         self.by_admin: dict[str, set[str]] = {}
         self.trail: list[str] = []
@@ -569,6 +574,7 @@ class KubeSimulation:
         self.calm = True
         if self.room is not None:
             self.room.platform.settle()
+            self.room.gangs.end_all()
         for machine in self.machines.values():
             if machine.up and machine.engine is None:
                 machine.start()
@@ -725,23 +731,31 @@ class KubeSimulation:
             node = node_of(self.node(name))
             running = pods_on(self.server, name)
             if running and self.random.random() < AGENT_S / 3600.0:
-                self.server.drop(ResourceKind.POD, running[0], by="kubelet")
+                self._ends(running[0])
             takes_pods = machine.up and not node.taints and not node.unschedulable
             if not running and takes_pods and self.random.random() < AGENT_S / 600.0:
-                self._begins(name)
+                self.begins(name)
+        if self.room is not None:
+            self.room.gangs.may_begin()
 
-    def _begins(self, node: str) -> None:
+    def _ends(self, pod: str) -> None:
+        self.drop_pods((pod,) if self.room is None else self.room.gangs.with_members(pod))
+
+    def begins(self, node: str, gang: str = "") -> str:
+        """A pod starts there; of a ``gang``, where one is named. Returns its name."""
         self._pods += 1
         owner = {"kind": "Job", "name": f"job-{self._pods}", "apiVersion": "batch/v1", "controller": True}
         meta = {
             "name": f"pod-{self._pods}",
             "namespace": "team",
             "ownerReferences": [owner],
+            "labels": {JOB_SET: gang} if gang else {},
             "creationTimestamp": f"{self.wall.now():%Y-%m-%dT%H:%M:%SZ}",
         }
         container = {"name": "train", "resources": {"limits": {"nvidia.com/gpu": "8"}}}
         body = {"metadata": meta, "spec": {"nodeName": node, "containers": [container]}, "status": {"phase": "Running"}}
         self.server.put(ResourceKind.POD, body, by="scheduler")
+        return f"pod-{self._pods}"
 
     # -- what must be true --------------------------------------------------------------------------------------------
 
@@ -763,7 +777,9 @@ class KubeSimulation:
         assert pod is not None
         node = node_of(self.node(pod["spec"]["nodeName"]))
         self.evictions += 1
-        if hold_of(node) is None:
+        if self.room is not None and (gang := pod["metadata"]["labels"].get(JOB_SET, "")):
+            self.room.gangs.evicted(gang, pod["metadata"]["name"])
+        elif hold_of(node) is None:
             raise Violation(
                 self._story(f"{who} evicts {pod['metadata']['name']} from a node that healthd does not hold")
             )
@@ -856,6 +872,18 @@ class KubeSimulation:
     def is_there(self, machine: Machine) -> bool:
         """Whether its name is still this machine's."""
         return self.machines.get(machine.name) is machine
+
+    def has(self, name: str) -> bool:
+        return name in self.machines
+
+    def takes_pods(self, name: str) -> bool:
+        """Whether a job may start there: it is in service, and free."""
+        node = node_of(self.node(name))
+        return self.machines[name].up and not node.taints and not node.unschedulable and not self.pods(name)
+
+    def drop_pods(self, pods: Iterable[str]) -> None:
+        for each in pods:
+            self.server.drop(ResourceKind.POD, each, by="kubelet")
 
     def pods(self, name: str) -> list[str]:
         return pods_on(self.server, name)

@@ -10,22 +10,94 @@ from collections import Counter, deque
 from random import Random
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from healthd.config.schema.config import Config
 from healthd.core.model import Mode, Remedy
 from healthd.remediation.decide.fleet import NAME_PER_DAY, NAME_PER_HOUR
+from healthd.remediation.orchestrators.kubernetes.objects.eviction import GangMode
 from healthd.remediation.orchestrators.kubernetes.objects.node import hold_of, node_of
 from tests.simulation.kube_platform import HOUR, CloudPlatform, Instance, Kind
 
 if TYPE_CHECKING:
     from tests.simulation.kube_fleet import KubeSimulation, Machine
 
+BEGINS, TORN_S = 5.0 / 60.0, 1200.0
+"""How likely a job of several Nodes starts in a turn, and how long it may be torn by an eviction, in seconds."""
 OVERDUE_S, REPLACES_S, PER_HOUR, PER_DAY = 5400.0, 5400.0, 3, 10
 GOOD_S, AGAIN_S, GONE_S, PAGES_S, SENT_S = 900.0, 600.0, 900.0, 3600.0, 1200.0
 """In seconds. A machine that is healthy for so long is left alone; a reboot is asked for again no sooner; the claim of
 a Node that is gone goes by then; a node that is overdue pages by then, with the answers that get lost; and an act is
 applied so long at most after it was intended, from which its hour and its day count."""
+
+
+class PodGang(Struct, kw_only=True):
+    """Pods to the Nodes on which they started. ``since_s``: since when some are evicted and others run on, 0.0 for
+    not."""
+
+    nodes: dict[str, str]
+    evicted: int = 0
+    since_s: float = 0.0
+
+
+class PodGangs:
+    """Jobs of two or three Nodes, and what an eviction may do to them by the rule of the fleet."""
+
+    def __init__(self, fleet: KubeSimulation, random: Random) -> None:
+        self._fleet, self._random, self._gangs = fleet, random, dict[str, PodGang]()
+
+    def may_begin(self) -> None:
+        """A job starts where enough Nodes are free."""
+        fleet = self._fleet
+        if fleet.calm or self._random.random() >= BEGINS:
+            return
+        free = [name for name in sorted(fleet.machines) if fleet.takes_pods(name)]
+        if len(free) >= 2:
+            name = f"js-{len(self._gangs)}"
+            nodes = self._random.sample(free, min(len(free), self._random.choice((2, 3))))
+            self._gangs[name] = PodGang(nodes={fleet.begins(node, name): node for node in nodes})
+
+    def with_members(self, pod: str) -> tuple[str, ...]:
+        """The pods that end with it."""
+        return next((tuple(gang.nodes) for gang in self._gangs.values() if pod in gang.nodes), (pod,))
+
+    def end_all(self) -> None:
+        """Every such job has ended."""
+        for gang in self._gangs.values():
+            self._fleet.drop_pods(gang.nodes)
+
+    def evicted(self, name: str, pod: str) -> None:
+        """Judge the eviction of one member: the others run still, or were evicted before it."""
+        fleet, gang = self._fleet, self._gangs[name]
+        gang.evicted += 1
+        others = [node for each, node in gang.nodes.items() if each != pod]
+        is_held = {node for node in gang.nodes.values() if self._is_held(node)}
+        why = ""
+        if gang.nodes[pod] not in is_held and (fleet.gang is not GangMode.WHOLE or not is_held):
+            why = "from a node that healthd does not hold"
+        elif fleet.gang is GangMode.WAIT and self._running(gang):
+            why = f"while its gang runs on {others}, and is to be left alone"
+        if why:
+            raise fleet.violation(f"{pod} of {name} is evicted {why}")
+
+    def sweep(self, steady_s: float) -> None:
+        """A gang is evicted whole, or not at all."""
+        fleet, s = self._fleet, self._fleet.timeline.s
+        for name, gang in self._gangs.items():
+            left = self._running(gang)
+            is_torn = (
+                fleet.gang is GangMode.WHOLE and gang.evicted and left and any(map(self._is_held, gang.nodes.values()))
+            )
+            gang.since_s = (gang.since_s or s) if is_torn else 0.0
+            if gang.since_s and s - max(gang.since_s, steady_s) > TORN_S:
+                raise fleet.violation(f"{name}: {gang.evicted} members are evicted, and {sorted(left)} run on")
+
+    def _running(self, gang: PodGang) -> dict[str, str]:
+        return {pod: node for pod, node in gang.nodes.items() if pod in self._fleet.pods(node)}
+
+    def _is_held(self, node: str) -> bool:
+        return self._fleet.has(node) and hold_of(node_of(self._fleet.node(node))) is not None
 
 
 class MachineRoom:
@@ -36,6 +108,7 @@ class MachineRoom:
         self.platform = CloudPlatform(
             kind, self, server=fleet.server, timeline=fleet.timeline, wall=fleet.wall, random=self._random
         )
+        self.gang, self.gangs = self._random.choice(tuple(GangMode)), PodGangs(fleet, self._random)
         self.scopes = {"a": 1} if self._random.random() < 0.5 else {}
         self._replaced, self._rebooted = deque[tuple[float, str]](), dict[tuple[str, int], float]()
         self._out_s, self._gone_s, self.steady_s = dict[str, float](), dict[str, float](), 0.0
@@ -62,6 +135,7 @@ class MachineRoom:
             raise fleet.violation(f"{instance.id} is asked for {remedy}, and its Node {instance.node} is gone")
         if why := self._against(remedy, instance, machine):
             raise fleet.violation(f"{instance.node} ({instance.id}) is asked for {remedy}: {why}")
+        self._out_s[instance.node] = s  # what is awaited now is overdue from now on
         if remedy is Remedy.REBOOT_NODE:
             self._rebooted[instance.id, machine.boot] = s
             machine.reboots += 1
@@ -126,6 +200,7 @@ class MachineRoom:
         gone = fleet.claims() - set(fleet.machines)
         self._out_s = {name: self._out_s.get(name, s) for name in held}
         self._gone_s = {name: self._gone_s.get(name, s) for name in gone}
+        self.gangs.sweep(self.steady_s)
         for name, since_s in self._gone_s.items():
             if s - max(since_s, self.steady_s) > GONE_S:
                 raise fleet.violation(f"{name} is gone since {s - since_s:g} s, and still holds a claim")

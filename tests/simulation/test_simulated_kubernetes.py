@@ -9,6 +9,7 @@ import pytest
 from healthd.notify.notifier import NEWS, Notifier
 from healthd.remediation.engine.engine import Engine
 from healthd.remediation.orchestrators.kubernetes.fleet import KubeFleet
+from healthd.remediation.orchestrators.kubernetes.objects.eviction import GangMode
 from healthd.remediation.ports import Provisioner, Slot
 from healthd.remediation.provisioners.kube_nodes import ByProviderId
 from healthd.state.monitor import Monitor
@@ -19,6 +20,7 @@ from tests.simulation.kube_platform import KINDS, Kind
 from tests.support.sampling import of_this_run
 
 SEEDS, IN_A_SAMPLE, HOURS = range(1, 13), 1, 2.0
+PLATFORM_SEEDS = (1, 2, 3, 4)
 
 
 @pytest.mark.slow
@@ -33,12 +35,13 @@ def test_no_kubernetes_fleet_breaks_an_invariant(seed: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", of_this_run().some("kubernetes platforms", KINDS, 1))
-@pytest.mark.parametrize("seed", of_this_run().some("kubernetes fleets of a platform", tuple(SEEDS), IN_A_SAMPLE))
+@pytest.mark.parametrize("seed", of_this_run().some("kubernetes fleets of a platform", PLATFORM_SEEDS, IN_A_SAMPLE))
 def test_no_platform_is_asked_for_more_than_a_fault_calls_for(kind: Kind, seed: int) -> None:
     """A machine is rebooted or replaced for its own fault, once, under no pod, while healthd holds its Node and within
-    the bounds; a node that stays out pages; a successor is in service, and no claim of the old Node is left."""
+    the bounds; a node that stays out pages; a gang loses its pods as its rule has it; a successor is in service, and no
+    claim of the old Node is left."""
     fleet = KubeSimulation(seed, platform=kind)
-    fleet.live(HOURS)
+    fleet.live(HOURS / 2)
     assert fleet.room is not None
     assert sum(fleet.room.platform.acts.values()), "the platform was asked for nothing"
 
@@ -83,6 +86,12 @@ def forgets(pager: Pager, node: str, monitor: Monitor, engine: Engine, store: St
         ({"granted": 4}, "hold claims in healthd-budget, 2 may", SEEDS, HOURS),
         ({"platform": "hyperpod", "counts": KeepsClaimsOfTheGone}, "still holds a claim", SEEDS, HOURS),
         ({"platform": "ec2", "acts": twice}, "was asked for 0 s ago", SEEDS, HOURS),
+        (
+            {"platform": "karpenter", "evicts": GangMode.MEMBERS},
+            "is to be left alone",
+            SEEDS[3:],
+            1.0,
+        ),  # 4 leaves gangs alone
         ({"notifier": forgets}, "messages are not over", SEEDS[4:], 0.5),  # 5 is the first in which an agent dies so
     ],
     ids=[
@@ -90,6 +99,7 @@ def forgets(pager: Pager, node: str, monitor: Monitor, engine: Engine, store: St
         "the limit is not kept",
         "claims of the gone stay",
         "reboots are asked for twice",
+        "gangs are torn",
         "what was said is forgotten",
     ],
 )
