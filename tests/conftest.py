@@ -105,9 +105,13 @@ class Guard:
     def __init__(self) -> None:
         self.processes_forbidden = False
         self.caught: list[str] = []
+        # Its own, because the names of this module are gone before the last events of a process.
+        self._watched = frozenset({*_PROCESS_EVENTS, *_ADDRESS_EVENTS, "socket.getaddrinfo"})
 
     def __call__(self, event: str, arguments: tuple[Any, ...]) -> None:
         """The audit hook. Its exception stops the act; ``caught`` fails the test even if the exception is swallowed."""
+        if event not in self._watched:
+            return
         if event in _PROCESS_EVENTS:
             if self.processes_forbidden:
                 self._stop(f"{event} {arguments[0]!r}: tests here start no process; mark one that must `process`")

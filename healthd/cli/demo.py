@@ -72,7 +72,9 @@ class _Show:
         self._start()
         self.say(self._wait_healthy())
         self.say(f"XID 79 arrives: GPU {_FAILS_ON_GPU} falls off the bus ...")
-        self._machine.gpu_falls_off_the_bus(_FAILS_ON_GPU)
+        self._machine.driver_reports_loss(_FAILS_ON_GPU)
+        self._wait_for_the_fault()  # on a busy machine a check of NVML could come before the line
+        self._machine.nvml_loses(_FAILS_ON_GPU)
         remediation = self._wait_for_the_end()
         if remediation.end is not End.RELEASED:
             raise DemoError(f"the remediation ended as {remediation.end}: {remediation.note}")
@@ -121,6 +123,12 @@ class _Show:
                 return answered.stdout.rstrip()
             time.sleep(0.2)
         raise AssertionError("unreachable: the deadline raises")
+
+    def _wait_for_the_fault(self) -> None:
+        while self._time_is_left("a fault"):
+            if any(event.kind == "fault" for event in self._audit().events):
+                return
+            time.sleep(0.05)
 
     def _wait_for_the_end(self) -> Remediation:
         while self._time_is_left("the remediation ends"):

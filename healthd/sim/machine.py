@@ -86,7 +86,15 @@ class SimulatedMachine:
 
     def gpu_falls_off_the_bus(self, *indexes: int) -> None:
         """XID 79 of these GPUs, at once: the kernel log has it, and NVML can no longer reach them."""
+        self.driver_reports_loss(*indexes)
+        self.nvml_loses(*indexes)
+
+    def driver_reports_loss(self, *indexes: int) -> None:
+        """XID 79 of these GPUs in the kernel log."""
         self.kernel_says(*(_OFF_THE_BUS.format(pci=pci_address(self._profile.pci[index])) for index in indexes))
+
+    def nvml_loses(self, *indexes: int) -> None:
+        """NVML can no longer reach these GPUs."""
         state = healthy_state(INSTANCE_TYPE)
         for index in indexes:
             state = with_gpu_fault(state, index, "lost")
