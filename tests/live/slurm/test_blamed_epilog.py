@@ -243,7 +243,7 @@ def test_a_job_that_fails_by_itself_is_held(expediting: Hooked) -> None:
     expediting.lab.wait(lambda: job.shows()["Reason"] == "job_requeued_in_held_state", 30, "held")
     assert [expediting.calls(name, "epilog")[0][0] for name in job.nodes] == [0, 0]
     expediting.lab.wait(lambda: job.comment != "", 60, "the AdminComment")
-    assert job.comment == "healthd: no node fault seen on 2 nodes"
+    assert job.comment == "healthd: no node fault seen on 2 nodes; held"
 
 
 def test_an_unknown_node_blames_nobody(expediting: Hooked) -> None:
@@ -255,7 +255,7 @@ def test_an_unknown_node_blames_nobody(expediting: Hooked) -> None:
     expediting.lab.wait(lambda: job.shows()["Reason"] == "job_requeued_in_held_state", 30, "held")
     assert expediting.calls("n0001", "epilog")[0][0] == 0
     expediting.lab.wait(lambda: job.comment != "", 60, "the AdminComment")
-    assert job.comment == "healthd: not known whose fault: n0001 of 2 nodes could not tell"
+    assert job.comment == "healthd: not known whose fault: n0001 of 2 nodes could not tell; held"
     assert "DRAIN" not in expediting.lab.state("n0001")
 
 
@@ -272,7 +272,7 @@ def test_past_the_limit_of_an_hour_the_epilog_passes(expediting: Hooked) -> None
     assert expediting.calls("n0001", "epilog")[0][0] == 0
     told = "healthd drained 1 other nodes within the hour; max_blamed_per_hour is 1"
     node.wait(lambda: told in node.log_text(), 10, "the audit says so")
-    lab.wait(lambda: job.comment.endswith("; drained"), 20, "the verdict is in the AdminComment all the same")
+    lab.wait(lambda: job.comment.endswith("; drained; held"), 20, "the verdict is in the AdminComment all the same")
 
 
 @pytest.mark.parametrize("setting", ["observe", "off"])
@@ -300,7 +300,7 @@ def test_a_comment_of_others_stays(expediting: Hooked) -> None:
     told = ToldJob(lab=expediting.lab, id=job, flag=flag, nodes=(node.name,))
     told.end()
     expediting.lab.wait(lambda: "healthd" in told.comment, 30, "the sentence")
-    assert told.comment == "ticket 12: by hand; healthd: no node fault seen on 1 node"
+    assert told.comment == "ticket 12: by hand; healthd: no node fault seen on 1 node; held"
 
 
 def test_a_job_that_ends_keeps_no_notice_from_its_neighbour(hooked: Hooked) -> None:
