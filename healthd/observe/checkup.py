@@ -292,8 +292,9 @@ class Checkup:
     def _outcomes_of(self, names: Iterable[str], records: Sequence[KernelRecord]) -> Iterator[Outcome]:
         """The outcome of each of these checks on a batch of log lines. A check that fails on the batch gets each line
         by itself, so that no line but the one that it fails on is lost; that one is named in its outcome, the last."""
+        known = self.monitor.outcomes()
         for name in names:
-            whole = self._outcome_of(name, records)
+            whole = self._again(known.get(name), records) or self._outcome_of(name, records)
             if whole.result.status is not Status.UNKNOWN or not records:
                 yield whole
                 continue
@@ -309,12 +310,17 @@ class Checkup:
                 yield structs.replace(last, result=structs.replace(last.result, reason=reason))
 
     def _outcome_of(self, name: str, records: Sequence[KernelRecord]) -> Outcome:
-        """A check that found nothing and reads none of these lines does not run: it would find nothing again."""
-        check, settings, last = self.checks[name], self._settings[name].settings, self.monitor.outcomes().get(name)
-        if last is not None and _found_nothing(last.result) and not check.reads(records, settings):
-            return structs.replace(last, at=datetime.now(UTC), duration_s=0.0)
         node = structs.replace(self.machine, kernel_records=records)
-        return run_check(check, node, settings, optional=self.is_optional(name))
+        return run_check(self.checks[name], node, self._settings[name].settings, optional=self.is_optional(name))
+
+    def _again(self, last: Outcome | None, records: Sequence[KernelRecord]) -> Outcome | None:
+        """The last outcome, as of now, of a check that found nothing and reads none of these lines: it would find
+        nothing again."""
+        if last is None or not _found_nothing(last.result):
+            return None
+        if self.checks[last.check].reads(records, self._settings[last.check].settings):
+            return None
+        return structs.replace(last, at=datetime.now(UTC), duration_s=0.0)
 
     def report(
         self,
