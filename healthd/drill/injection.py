@@ -101,7 +101,7 @@ def prepare(request: DrillRequest, machine: Machine, settings: Any) -> Injection
             _gpu(machine, "")  # raises where the node has no GPU, and so no NVML
             silent = NvmlSource(module=_SILENCE)
             what, where = "NVML does not answer", "the boundary of the NVML worker"
-            return Injection(what=what, where=where, machine=replace(machine, nvml=silent), close=silent.close)
+            return Injection(what=what, where=where, machine=replace(machine, nvml=silent), close=silent.end)
         case "remap-pending":
             return _remap_pending(machine, request.gpu)
         case "read-only":

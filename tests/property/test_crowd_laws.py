@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from healthd.core.model import ClearsBy, Component, Outcome
+from healthd.core.model import NODE, ClearsBy, Component, Outcome
 from healthd.judge.diagnose import _causes, diagnose
 from healthd.judge.findings import MOST
 from healthd.judge.history import Fault, FaultKey, History, observe
@@ -20,7 +20,10 @@ from tests.support.sampling import examples
 def _explains(cause: Fault, symptom: Fault) -> bool:
     if cause.code not in symptom.symptom_of or cause is symptom:
         return False
-    return cause.component.kind != symptom.component.kind or cause.component == symptom.component
+    if cause.component.kind == symptom.component.kind:
+        return cause.component == symptom.component
+    of_another_device = symptom.first > cause.first and not symptom.acknowledged
+    return not (cause.component == NODE and cause.acknowledged and of_another_device)
 
 
 def causes_as_said(faults: Sequence[Fault]) -> Mapping[FaultKey, Fault]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from healthd.config.load import load
 from healthd.config.schema.config import Config
 from healthd.core.check import discover
-from healthd.core.errors import SourceMissing, SourceTimeout, UsageError
+from healthd.core.errors import SourceError, SourceMissing, SourceTimeout, UsageError
 from healthd.core.node import KernelLogState, NvmlFailure
 from healthd.drill.chain import IN_THE_LINE, KINDS, DrillRequest
 from healthd.drill.injection import Injection, Overlay, prepare
@@ -184,6 +184,22 @@ def test_a_hang_is_a_worker_of_the_drills_own(play: Any, machine: Machine) -> No
         injection.machine.space("/fsx")
     assert machine.file_systems.states() == {}
     assert len(machine.mounts()) > 1
+
+
+@pytest.mark.process
+def test_a_closed_injection_starts_no_worker(play: Any) -> None:
+    """Of a daemon that stops just before the drill's check asks: it would wait for a worker that never answers."""
+    library, mounts = play("nvml-hang"), play("lustre-hang")
+    for each in (library, mounts):
+        each.close()
+    asks: tuple[Callable[[], object], ...] = (
+        lambda: library.machine.nvml.ask(ROWS),
+        lambda: mounts.machine.space("/fsx"),
+    )
+    for ask in asks:
+        with pytest.raises(SourceError) as caught:
+            ask()
+        assert not isinstance(caught.value, SourceTimeout)
 
 
 @pytest.mark.process
