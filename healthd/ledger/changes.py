@@ -137,7 +137,8 @@ def _without_numbers(cause: str) -> str:
 def _spans(
     before: NodeSpan | None, reading: NodeReading, machine: MachineIdentity, now: datetime, ended: datetime
 ) -> tuple[NodeSpan, ...]:
-    """The span that ends, if one does, and the one that begins; none where the state goes on."""
+    """The span that ends, if one does, and the one that begins; none where the state goes on. One that began by a clock
+    that was ahead ends where it began."""
     began = NodeSpan(
         node=reading.node,
         start=now,
@@ -152,7 +153,7 @@ def _spans(
         began, cause=_without_numbers(began.cause)
     ):
         return ()
-    return (replace(before, until=max(ended, before.start)), began) if before.start < now else (began,)
+    return (replace(before, until=max(ended, before.start)), began) if before.start != now else (began,)
 
 
 def _faults(

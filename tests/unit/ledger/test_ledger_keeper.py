@@ -197,6 +197,20 @@ def test_a_clock_that_was_ahead_ends_no_watch_and_forgets_nothing(tmp_path: Path
     ledger.close()
 
 
+def test_a_state_that_began_by_a_clock_that_was_ahead_is_over_when_the_clock_is_right(tmp_path: Path) -> None:
+    """Else it lasts for ever beside the present one, and each report counts its hours."""
+    ledger, minute = Ledger(tmp_path / "ledger.db", now=T0), timedelta(minutes=1)
+    feed = LedgerFeed(ledger, interval_s=60.0, keep_days=400.0)
+    feed.read({"n1": NodeReading(node="n1", state=SpanState.OUT)}, T0 + 60 * minute)
+    for number in range(181):
+        feed.read({"n1": NodeReading(node="n1", state=SpanState.SERVING)}, T0 + number * minute)
+    report = fleet_report(ledger.contents(), T0, T0 + 180 * minute)
+    assert report.hours[SpanState.SERVING] == pytest.approx(3.0, abs=0.05)
+    assert report.hours[SpanState.OUT] == 0.0
+    assert [each.state for each in ledger.contents().spans if each.until is None] == [SpanState.SERVING]
+    ledger.close()
+
+
 def test_the_report_is_made_again_after_a_clock_that_was_ahead(tmp_path: Path) -> None:
     """And not only once the real time has come there."""
     stats = ControllerStats(orchestrator="slurm", provisioner="none", mode=Mode.OBSERVE)
