@@ -83,7 +83,11 @@ class FleetKeeper:
             fence_rules=partial(fence_rules, config) if fencer is not None else lambda _: NO_FENCES,
         )
         self._ledger = (
-            None if ledger is None else LedgerKeeper(config, ledger, reading, stats, log, topology=topology_of(config))
+            None
+            if ledger is None
+            else LedgerKeeper(
+                config, ledger, reading, stats, log, every_s=reading.every_s, topology=topology_of(config)
+            )
         )
         self._ultraservers = ultraservers_of(config, stats, log)
 

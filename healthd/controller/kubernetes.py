@@ -135,7 +135,7 @@ class KubernetesWork:
         kubeconfig = config.orchestrator.kubernetes.kubeconfig
         return SharedReading(
             lambda: read_fleet(config, environ, _now, kubeconfig=kubeconfig, calls=self.stats.calls),
-            every_s=max(READING_S, config.ledger.interval_s if config.ledger.enabled else 0.0),
+            every_s=READING_S,
         )
 
     @property

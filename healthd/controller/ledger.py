@@ -63,8 +63,8 @@ class LedgerFile:
 
 class LedgerKeeper:
     """Keeps the ledger for as long as this controller leads. ``reading``: the fleet as it was read last; raises
-    BackendError, ConfigError. ``topology``: where EC2 says that instances stand; raises BackendError. ``racks``: by
-    node, what of that is known."""
+    BackendError, ConfigError. ``every_s``: the least time between two of them. ``topology``: where EC2 says that
+    instances stand; raises BackendError. ``racks``: by node, what of that is known."""
 
     def __init__(
         self,
@@ -74,8 +74,10 @@ class LedgerKeeper:
         stats: ControllerStats,
         log: Any,
         *,
+        every_s: float = 0.0,
         topology: Callable[[], Mapping[str, InstancePlace]] | None = None,
     ) -> None:
+        self._interval_s = max(config.ledger.interval_s, every_s)
         self._config, self._file, self._reading, self._stats, self._log = config, file, reading, stats, log
         self._problem, self._report_at = "", datetime.min.replace(tzinfo=UTC)
         self._feed: LedgerFeed | None = None
@@ -127,7 +129,7 @@ class LedgerKeeper:
             self._feed = LedgerFeed(
                 self._file.opened(),
                 partial(completed_readings, section.inventory_url),
-                interval_s=section.interval_s,
+                interval_s=self._interval_s,
                 keep_days=section.retention_days,
             )
         return self._feed

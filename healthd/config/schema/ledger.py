@@ -30,8 +30,8 @@ class LedgerSection(Struct, frozen=True, kw_only=True):
 
     interval_s: LedgerInterval = 60.0
     """How often, in seconds, it takes a reading of the fleet. The controller lists the nodes every 20 s for all that
-    need it, or as often as this says. After three intervals without a reading the time between is a gap, and counts as
-    exposure of no node."""
+    need it, or as often as this says; on Kubernetes once a minute. After three intervals without a reading the time
+    between is a gap, and counts as exposure of no node."""
 
     retention_days: RetentionDays = 730.0
     """How long, in days, entries are kept. Two years: so long a GPU that comes back under another name is known."""

@@ -18,12 +18,14 @@ from healthd.config.schema.controller import ControllerSection
 from healthd.config.schema.ledger import LedgerSection
 from healthd.controller.fleet import FleetKeeper, reading_every_s
 from healthd.controller.fleet_reader import EVERY_S, SharedReading
+from healthd.controller.kubernetes import READING_S, KubernetesWork
 from healthd.controller.ledger import LedgerFile, ledger_path
 from healthd.core.errors import BackendUnknown
 from healthd.core.model import Mode
 from healthd.fleet.incident_memory import kept_memory
 from healthd.fleet.nodes import FleetPicture
 from healthd.ledger.database import Ledger
+from healthd.remediation.orchestrators.kubernetes.api import KubeApi
 from tests.support.fleet_readings import NOW, rack
 from tests.support.limits import limit_s
 
@@ -88,6 +90,44 @@ def test_a_ledger_that_asks_more_often_gets_it() -> None:
     assert reading_every_s(Config(ledger=LedgerSection(interval_s=10.0))) == 10.0
     assert reading_every_s(Config(ledger=LedgerSection(interval_s=10.0, enabled=False))) == EVERY_S
     assert reading_every_s(Config()) == EVERY_S
+
+
+def test_a_ledger_that_asks_rarely_keeps_no_incident_waiting_on_kubernetes() -> None:
+    """The fleet is read there once a minute, for incidents as well."""
+
+    def opened(*_: object, **__: object) -> KubeApi:
+        return cast("KubeApi", None)
+
+    for interval_s in (10.0, 3600.0):
+        work = KubernetesWork(Config(ledger=LedgerSection(interval_s=interval_s)), {}, opened=opened)
+        assert work.reading.every_s == READING_S == 60.0
+
+
+class NoWait(threading.Event):
+    """An event for which no time passes."""
+
+    def wait(self, timeout: float | None = None) -> bool:
+        return self.is_set()
+
+
+def test_a_fleet_that_is_read_more_rarely_than_its_ledger_asks_is_watched_all_the_same(folder: Path) -> None:
+    """Each reading comes later than three intervals of the ledger: an hour of them is an hour of exposure, no gap."""
+    config = Config(controller=ControllerSection(state_dir=str(folder)), ledger=LedgerSection(interval_s=10.0))
+    stats = ControllerStats(orchestrator="kubernetes", provisioner="none", mode=Mode.OBSERVE)
+    log = structlog.wrap_logger(structlog.testing.CapturingLogger(), processors=[])
+    file, stop = LedgerFile(ledger_path(config), log), NoWait()
+
+    def read() -> FleetPicture:
+        if listing.times > 60:
+            stop.set()
+        return picture(NOW + timedelta(minutes=listing.times - 1))
+
+    listing = Listing(read)
+    shared = SharedReading(listing.read, every_s=READING_S, monotonic_s=lambda: READING_S * listing.times)
+    FleetKeeper(config, shared, None, stats, log, ledger=file).keep(stop)
+    (watched,) = file.opened().contents().watched
+    assert watched.until - watched.start == timedelta(minutes=60)
+    file.close()
 
 
 def kept(
