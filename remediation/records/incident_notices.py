@@ -18,7 +18,7 @@ _FABRIC = ("gpu.fabric.", "gpu.imex.", "gpu.nvlink.", "gpu.nvswitch.")
 """Codes of the hardware of an NVLink domain: links, switches, fabric manager and IMEX (checks gpu.fabric, gpu.imex,
 gpu.nvlink and gpu.nvswitch)."""
 _MOUNT = "mount:"
-_SHOWN = 48  # characters of a component in a summary, in which a blank and an underscore are the same
+_SHOWN = 48  # characters of a component that a summary of any version has; a blank in it is written as an underscore
 
 
 class IncidentNotice(Struct, frozen=True, kw_only=True):

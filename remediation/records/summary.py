@@ -25,6 +25,8 @@ from healthd.remediation.records.handoff import epoch_text, epoch_time, plain, w
 PREFIX = "healthd"
 MOST_BYTES = 180
 """Of a whole summary. With the wrapper that a cluster needs around it, it is at most 200 bytes."""
+COMPONENT_CHARACTERS = 50
+"""Of a component in a summary: as long as the name of an NVLink, ``nvlink:GPU-`` with a UUID and ``/17``."""
 
 SILENT_AFTER = 2.5
 """How many heartbeats old a summary may be before its node is silent: one may be lost, and the next one late."""
@@ -96,7 +98,7 @@ class NodeSummary(Struct, frozen=True, kw_only=True):
             "mode": self.mode or "",
             "step": self.step,
             "code": _word(self.code, 48),
-            "on": _word(self.component.replace(" ", "_"), 48),
+            "on": _word(self.component.replace(" ", "_"), COMPONENT_CHARACTERS),
             "more": str(self.more or ""),
             "type": _word(self.instance_type, 24),
         }
@@ -129,7 +131,7 @@ def parse_summary(text: str) -> NodeSummary | None:
         at=epoch_time(words.get("at", "")),
         stopped=words.get("stopped", "") == "1",
         code=words.get("code", ""),
-        component=words.get("on", "").replace("_", " "),
+        component=_component(words.get("on", "")),
         more=int(more) if (more := words.get("more", "")).isascii() and more.isdigit() and len(more) < 6 else 0,
         mode=Mode(words["mode"]) if words.get("mode") in set(Mode) else None,
         since=epoch_time(words.get("since", "")),
@@ -140,6 +142,11 @@ def parse_summary(text: str) -> NodeSummary | None:
         driver=words.get("driver", ""),
         note=note,
     )
+
+
+def _component(written: str) -> str:
+    """``GPU 3`` of ``GPU_3``. In a component's own name, such as ``mount:/fsx_shared``, an underscore is one."""
+    return written if ":" in written else written.replace("_", " ")
 
 
 def _word(text: str, most: int) -> str:

@@ -119,6 +119,15 @@ def test_a_text_that_is_no_summary_is_none(text: str) -> None:
     assert parse_summary(text) is None
 
 
+@pytest.mark.parametrize(
+    "component", ["GPU 3", "mount:/fsx_shared", "driver:nvidia_uvm", f"nvlink:GPU-{'51a1' * 9}/17", ""]
+)
+def test_a_device_keeps_its_own_name(component: str) -> None:
+    """The fleet, its incidents and its ledger know a mount point, and the link of a GPU, by this name alone."""
+    summary = NodeSummary(state=NodeState.CRITICAL, at=NOW, code="c", component=component)
+    assert parse_summary(summary.text) == summary
+
+
 def test_odd_words_hide_no_state() -> None:
     """A number that is none, a mode of a later version and words without a value are left out."""
     read = parse_summary("healthd more=² at=never mode=later lonely state=ok more=7 since=123456789012")

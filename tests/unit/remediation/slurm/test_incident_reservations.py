@@ -101,7 +101,7 @@ def test_a_fence_is_one_reservation_of_all_nodes_with_the_flags_of_a_slot() -> N
 
 
 def test_the_root_of_a_fault_is_the_same_for_the_node_and_for_the_reader_of_its_summary() -> None:
-    """A summary has no underscore apart from a blank, and cuts a long path; a fault of the fabric is in its domain."""
+    """A summary has an underscore for a blank, and cuts a long path; a fault of the fabric is in its domain."""
     assert of_root(root_of("lustre.hung", "mount:/fsx data", ""), "lustre.missing", "mount:/fsx_data")
     assert of_root(root_of("lustre.hung", f"mount:/{'x' * 41}", ""), "lustre.hung", f"mount:/{'x' * 90}")
     assert not of_root("lustre mount:/fsx", "lustre.missing", "mount:/home")
