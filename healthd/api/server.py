@@ -333,10 +333,10 @@ class Server:
         return self._do(lambda: hook_answer(self._agent, options, request.environ))
 
     def _note(self, event: Event, peer: Peer) -> None:
-        """Record in the audit trail the verdict that a script got. A user who may not act is named, and recorded at
-        most once a minute for the same text."""
+        """Record in the audit trail the verdict that a script got. A user who may not act is named, and the same text
+        is recorded at most once a minute for all such users: in a user namespace one has thousands of uids."""
         if not self._surely_may_act(peer):
-            suppressed = self._rate_limit.due((event.text, peer.uid))
+            suppressed = self._rate_limit.due(event.text)
             if suppressed is None:
                 return
             more = f", and {suppressed} more times since the last such line" if suppressed else ""

@@ -35,7 +35,7 @@ from healthd.testing import FakeClock
 from tests.live.slurm.slurm_conf import free_ports
 from tests.support.limits import limit_s
 from tests.support.resting_agent import resting_agent
-from tests.support.running import NOBODY, RunningNode
+from tests.support.running import NOBODY, ROOT, RunningNode
 
 pytestmark = pytest.mark.process
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to ask as another user")
@@ -553,6 +553,31 @@ def test_nobody_can_fill_the_trail_by_asking(node: RunningNode) -> None:
     assert others == [f"uid {NOBODY})"] * len(others)
     assert 2 <= len(others) <= 2 * len(verdicts)
     assert verdicts <= set(Verdict)
+
+
+# The same question of many users: in a user namespace one user has as many.
+_ASKS_AS_MANY = """
+import os, sys
+from healthd.api.client import ask
+from healthd.api.wire import Request
+
+os.setgroups([]); os.setegid(60000)
+for uid in range(60000, 60020):
+    os.seteuid(uid)
+    ask(sys.argv[1], Request(arguments=("check", "--context", "prolog")), print)
+    os.seteuid(0)
+"""
+
+
+@needs_root
+def test_a_user_of_many_names_cannot_fill_the_trail_either(node: RunningNode) -> None:
+    """The trail keeps so many lines: those of such a user would take the place of all others within hours."""
+    node.open_to_all()
+    argv, environ = [sys.executable, "-c", _ASKS_AS_MANY, node.socket.name], {"PYTHONPATH": str(ROOT)}
+    subprocess.run(argv, env=environ, cwd=node.folder, timeout=limit_s(60), check=True)
+    others = [event.text for event in node.events() if "asked for the verdict" in event.text]
+    verdicts = {text.partition(": ")[2].partition(" ")[0] for text in others}
+    assert 1 <= len(others) <= 2 * len(verdicts)
 
 
 @needs_root
