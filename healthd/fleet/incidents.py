@@ -398,7 +398,7 @@ def _updated(
     members = joined.union(incident.nodes)
     is_story = incident.slow and _is_growing(group, now, reading.watched)
     few = len(now_in) + len(silent) < 2 and not is_story
-    quiet = (incident.quiet or now) if few else None
+    quiet = min(incident.quiet or now, now) if few else None  # one that is to come is of a clock that was ahead
     is_over = quiet is not None and now - quiet >= ENDS_AFTER
     counted = Counter(each.code for each in group if each.node in members)
     first = min((each for each in group if each.node in members), key=lambda each: (each.at, each.node), default=None)

@@ -266,6 +266,20 @@ def test_a_member_that_falls_silent_keeps_it_open_for_a_day() -> None:
     assert not seen(gone, seen([reading("other", now=later - ENDS_AFTER)], bad, later - ENDS_AFTER), later).open
 
 
+def test_an_incident_ends_whatever_the_clock_of_its_reader_said() -> None:
+    """A head node starts with a clock that is a year ahead: at first every node is silent by it. The incident keeps its
+    domain fenced, and must not stay open for that year."""
+    bad = seen(rack("rack-7", 1, "gpu.imex.not_up"))
+    year = NOW + timedelta(days=365)
+    ahead = seen(rack("rack-7", 1, silent=True, now=year), bad, year)
+    assert only(ahead).id == only(bad).id
+
+    def repaired(now: datetime) -> list[FleetNode]:
+        return rack("rack-7", 1, since=now, now=now)
+
+    assert not passed(repaired, ahead, NOW + MINUTE, NOW + MINUTE + ENDS_AFTER).open
+
+
 def test_a_story_of_days_is_an_incident_with_a_trend() -> None:
     """Nine more nodes in the second week than in the first, one or two a day: chance does not explain it. It needs all
     days to have been watched, and is no incident where as many came before."""
