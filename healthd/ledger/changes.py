@@ -22,7 +22,7 @@ from healthd.ledger.entries import (
     NodeSpan,
     SpanState,
 )
-from healthd.remediation.records.handoff import PastAct, PastRepair
+from healthd.remediation.records.handoff import PastAct, PastRepair, RepairResult
 
 _OLDEST = datetime(2000, 1, 1, tzinfo=UTC)
 """No fault is older. A user may answer for a node, and a time of the year 1 cannot be read from the file again."""
@@ -88,7 +88,8 @@ def node_changes(
     ended = known_until or now
     spans = _spans(before.span, reading, machine, now, ended)
     going_on, changed = _faults(before.faults, reading, machine, now, ended)
-    past = tuple(_past(reading, each, machine) for each in reading.history)
+    given_away, earlier = _given_away(before.machine, machine, reading.history)
+    past = tuple(_past(reading, each, earlier if each.at <= given_away else machine) for each in reading.history)
     sightings = machine.sightings(reading.node, now) if reading.machine.gpus else ()  # not those of an earlier reading
     after = NodeMemory(machine=machine, span=spans[-1] if spans else before.span, faults=going_on)
     return NodeChanges(after=after, entries=(*changed, *past), spans=spans, gpus=sightings)
@@ -220,6 +221,18 @@ def _begun(reading: NodeReading, seen: SeenFault, machine: MachineIdentity, now:
         gpu=gpu.uuid if gpu is not None else uuid if uuid.startswith("GPU-") else "",
         serial=gpu.serial if gpu is not None else "",
     )
+
+
+def _given_away(
+    before: MachineIdentity, machine: MachineIdentity, history: Sequence[PastRepair]
+) -> tuple[datetime, MachineIdentity]:
+    """(when a machine of this name was last given away, that machine): the one that was known before, where another is
+    there now; else an unknown one of this type and rack. A replacement whose end is not known may not have come."""
+    is_another = before.instance not in ("", machine.instance)
+    acts = (each for each in history if each.act is PastAct.REPLACE)
+    over = [each.at for each in acts if is_another or each.outcome is RepairResult.HELPED]
+    earlier = before if is_another else MachineIdentity(instance_type=machine.instance_type, rack=machine.rack)
+    return max(over, default=_OLDEST), earlier
 
 
 def _past(reading: NodeReading, past: PastRepair, machine: MachineIdentity) -> LedgerEntry:

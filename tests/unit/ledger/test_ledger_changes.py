@@ -112,6 +112,28 @@ def test_the_acts_of_a_handoff_record_are_entries() -> None:
     assert [(each.outcome, each.until) for each in found][:2] == [("failed", None), ("helped", later(2))]
 
 
+def test_an_act_is_of_the_machine_that_it_was_done_to() -> None:
+    """Not of the one that came by it: while no controller watched the node was reset, then replaced, and reset again. A
+    ledger that never saw the machine before does not know it."""
+    history = tuple(
+        PastRepair(act=act, at=later(hours), code="c", outcome=RepairResult.HELPED)
+        for act, hours in ((PastAct.RESET, 1), (PastAct.REPLACE, 2), (PastAct.RESET, 3))
+    )
+    new = replace(MACHINE, instance="i-2", gpus=())
+    back = replace(SERVING, history=history, machine=new)
+    before = node_changes(NodeMemory(), replace(SERVING, machine=MACHINE), later(0)).after
+    assert [each.instance for each in node_changes(before, back, later(4)).entries] == ["i-1", "i-1", "i-2"]
+    fresh = node_changes(NodeMemory(), back, later(4)).entries
+    assert [(each.instance, each.instance_type, each.rack) for each in fresh] == [
+        ("", "p5", "r1"),
+        ("", "p5", "r1"),
+        ("i-2", "p5", "r1"),
+    ]
+    begun = replace(back, history=(replace(history[1], outcome=RepairResult.NOT_KNOWN),), machine=MACHINE)
+    assert [each.instance for each in node_changes(before, begun, later(2)).entries] == ["i-1"]
+    assert [each.instance for each in node_changes(NodeMemory(), begun, later(2)).entries] == ["i-1"]
+
+
 def test_a_change_in_a_gap_ended_with_the_watch() -> None:
     """What happened while nothing was read is counted to the last reading before, and not beyond."""
     before = node_changes(NodeMemory(), SERVING, later(0)).after
