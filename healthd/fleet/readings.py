@@ -46,7 +46,7 @@ def _state(node: FleetNode) -> SpanState:
     match node.state:
         case FleetState.ASLEEP:
             return SpanState.ASLEEP
-        case _ if node.listed.out:
+        case _ if node.listed.out or node.is_kept_off or node.fence:  # a reservation alone keeps jobs off as well
             return SpanState.OUT
         case FleetState.OK | FleetState.WARNING:
             return SpanState.SERVING
@@ -76,7 +76,16 @@ def _cause(node: FleetNode, state: SpanState) -> str:
     hold = node.listed.hold
     if state is SpanState.OUT and hold is not None and not node.is_ours:
         return f"{hold.user or 'the configuration'}: {hold.text}" if not hold.automatic else f"the cluster: {hold.text}"
+    if state is SpanState.OUT and not node.listed.out:
+        return _kept_off_by(node)
     return node.code or ("down" if state is SpanState.OUT else "")
+
+
+def _kept_off_by(node: FleetNode) -> str:
+    """The thing that keeps jobs off a node of which no flag says that it is out."""
+    if node.fence:
+        return "the fence of its NVLink domain"
+    return (node.code or "a budget slot") if node.is_ours else "a maintenance reservation"
 
 
 def _faults(node: FleetNode) -> Iterable[SeenFault]:

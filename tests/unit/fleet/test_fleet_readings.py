@@ -11,7 +11,7 @@ from healthd.core.model import Remedy
 from healthd.fleet.nodes import FleetNode
 from healthd.fleet.readings import reading_of, readings_of
 from healthd.ledger.entries import SpanState
-from healthd.remediation.ports import Hold, ListedNode
+from healthd.remediation.ports import Hold, ListedNode, Slot
 from healthd.remediation.records.handoff import HandoffRecord, PastAct, PastRepair
 from healthd.remediation.records.summary import NodeState, NodeSummary
 
@@ -49,6 +49,12 @@ def node(
     return FleetNode(listed=listed, now=NOW, silent_after_s=1500.0)
 
 
+def reserved(given: FleetNode, *, slot: bool = False) -> FleetNode:
+    """The node in a maintenance reservation, which may be a budget slot: no flag of its state says that it is out."""
+    listed = replace(given.listed, flags=frozenset({"IDLE", "MAINTENANCE", "RESERVED"}))
+    return replace(given, listed=listed, slot=Slot(scope="cluster", index=0, node="n1") if slot else None)
+
+
 @pytest.mark.parametrize(
     ("given", "state", "cause"),
     [
@@ -64,6 +70,16 @@ def node(
         (node(NodeState.OK, hold=NOBODY), SpanState.OUT, "the configuration: spare"),
         (node(NodeState.OK, down=True), SpanState.OUT, "down"),
         (node(None, asleep=True), SpanState.ASLEEP, ""),
+        (reserved(node(NodeState.OK)), SpanState.OUT, "a maintenance reservation"),
+        (reserved(node(NodeState.CRITICAL, code="gpu.xid.79")), SpanState.OUT, "a maintenance reservation"),
+        (reserved(node(NodeState.HELD, code="gpu.xid.79"), slot=True), SpanState.OUT, "gpu.xid.79"),
+        (reserved(node(NodeState.OK, old_s=2000.0), slot=True), SpanState.OUT, "a budget slot"),
+        (
+            replace(node(NodeState.OK), fence="NVLink domain r7, incident 1"),
+            SpanState.OUT,
+            "the fence of its NVLink domain",
+        ),
+        (node(NodeState.DRAINING, code="gpu.xid.79"), SpanState.FAULTY, "gpu.xid.79"),  # waits for a slot
     ],
 )
 def test_every_state_of_the_fleet_is_one_of_the_ledger(given: FleetNode, state: SpanState, cause: str) -> None:
