@@ -97,11 +97,13 @@ def node_changes(
 
 def with_inventory(reading: NodeReading, machine: MachineIdentity, faults: tuple[SeenFault, ...]) -> NodeReading:
     """A reading completed by what the node says of itself: its machine, and every open fault by its component. A fault
-    that the cluster shows alone stays, because the node may have had it repaired by now."""
-    messages = {each.code for each in faults}
+    that the cluster shows alone stays, because the node may have had it repaired by now; a warning for which it shows
+    the node out, or in need of an operator, is more than that."""
+    messages, out_for = {each.code for each in faults}, {each.code for each in reading.faults if each.critical}
+    own = tuple(replace(each, critical=each.critical or each.code in out_for) for each in faults)
     shown = tuple(each for each in reading.faults if each.code not in messages)
     whole = machine.completed_by(reading.machine)
-    return replace(reading, machine=whole, faults=(*faults, *shown), is_whole=True)
+    return replace(reading, machine=whole, faults=(*own, *shown), is_whole=True)
 
 
 def gone_changes(before: NodeMemory, ended: datetime) -> NodeChanges:

@@ -157,6 +157,22 @@ def test_an_inventory_without_the_listed_fault_keeps_it() -> None:
     assert [each.code for each in both.faults] == ["efa.down", "gpu.xid.79"]
 
 
+def test_a_warning_that_took_its_node_out_counts_whether_or_not_the_node_answers() -> None:
+    """The hours that a reset for rows to be remapped costs are in the report, and so is its fault."""
+    seen = replace(BROKEN, faults=(SeenFault(code="gpu.remap.pending", component="GPU 3", since=T0),))
+    own = tuple(
+        SeenFault(code=code, component="gpu:GPU-b", since=T0, critical=False)
+        for code in ("gpu.remap.pending", "gpu.power.limited")
+    )
+    found = [
+        (each.code, each.component, each.critical)
+        for each in node_changes(NodeMemory(), with_inventory(seen, MACHINE, own), later(1)).entries
+    ]
+    assert found == [("gpu.remap.pending", "gpu:GPU-b", True), ("gpu.power.limited", "gpu:GPU-b", False)]
+    (alone,) = node_changes(NodeMemory(), seen, later(1)).entries
+    assert alone.critical
+
+
 def test_a_reason_that_counts_is_one_reason() -> None:
     """A script writes its number into the reason of its drain each minute: one span, and no news to ask the node about.
     Another text, another owner and another code are others."""
