@@ -79,7 +79,7 @@ def _worst(nodes: Iterable[FleetNode]) -> Level:
 def why_text(fleet: FleetPicture, nodes: Iterable[FleetNode], *, colour: bool = False) -> str:
     """A line for each node that gets no new jobs, or that healthd does something about: who, why, since, step, what it
     waits for, the slot and its age; then what of healthd's is there without the rest of it."""
-    shown = [each for each in nodes if each.listed.out or each.slot is not None or each.is_trouble]
+    shown = [each for each in nodes if each.listed.out or each.is_kept_off or each.slot is not None or each.is_trouble]
     rows: list[tuple[str, ...]] = [("NODE", "STATE", "BY", "WHY", "SINCE", "STEP", "WAITS FOR", "SLOT")]
     rows += [_why_row(each) for each in shown]
     table = _levelled(aligned(rows, widest=_WIDEST), ["", *(_LEVEL[each.state] for each in shown)])
@@ -242,12 +242,15 @@ def _why_row(node: FleetNode) -> tuple[str, ...]:
 
 
 def _why(node: FleetNode) -> str:
-    """The reason of another's hold, else the fence of its domain, else the finding and its device."""
+    """The reason of another's hold, else the fence of its domain, else another's reservation, else the finding and its
+    device."""
     hold = node.listed.hold
     if hold is not None and not node.is_ours:
         return hold.shown
     if node.fence:
         return f"fenced as one: {node.fence}"
+    if node.is_kept_off and not (node.listed.out or node.is_ours):
+        return "a maintenance reservation"
     return " ".join(filter(None, (node.code, node.summary.component if node.summary else "")))
 
 

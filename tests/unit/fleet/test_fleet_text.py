@@ -190,6 +190,14 @@ def test_in_a_quiet_fleet_nothing_is_out(fleet: FleetPicture) -> None:
     assert tuple(in_states(fleet.nodes, [])) == fleet.nodes
 
 
+def test_a_node_in_a_maintenance_reservation_is_not_in_service(fleet: FleetPicture) -> None:
+    """No flag of its state says that it is out, and its own report is good: it gets no new jobs all the same."""
+    listed = replace(a("gpu-800", summary(NodeState.OK)), flags=frozenset({"IDLE", "MAINTENANCE", "RESERVED"}))
+    lines = why_text(fleet, [_one(listed)]).splitlines()
+    assert [line.split(maxsplit=2) for line in lines[2:]] == [["gpu-800", "DRAINED", "a maintenance reservation"]]
+    assert node_data(_one(listed))["why"] == "a maintenance reservation"
+
+
 def test_a_head_without_name_and_limit() -> None:
     """What could not be read is left out, not invented."""
     assert head(FleetPicture(cluster="", at=NOW, nodes=(), limit=None, taken=0)) == (
