@@ -1,5 +1,5 @@
-"""The inventory of a node: its machine, its GPUs by UUID and board serial number, its open faults. For the fleet's
-ledger.
+"""The inventory of a node: its machine, its GPUs by UUID and board serial number, its open faults but for the
+symptoms of others. For the fleet's ledger.
 
 UUIDs and serial numbers are read through the NVML worker, rarely, and kept for the boot. The JSON is
 ``healthd.inventory/v1``; fields are added to it, never renamed or removed.
@@ -17,6 +17,7 @@ from healthd.agent.agent import Agent
 from healthd.agent.wiring import versions_of
 from healthd.core.errors import SourceError
 from healthd.core.node import GpuAnswer
+from healthd.judge.diagnose import roots_of
 
 INVENTORY_SCHEMA = "healthd.inventory/v1"
 _SERIAL = "nvmlDeviceGetSerial"
@@ -50,12 +51,13 @@ class NodeInventory:
                 "gpus": self._gpus(report.boot_id),
                 "faults": [
                     {
-                        "code": each.code,
+                        "code": root.code,
                         "component": str(each.component),
-                        "severity": each.severity.value,
-                        "since": each.since.isoformat(),
+                        "severity": root.severity.value,
+                        "since": root.since.isoformat(),
                     }
                     for each in report.diagnoses
+                    for root in roots_of(each)
                 ],
             }
         )  # fmt: skip

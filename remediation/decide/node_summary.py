@@ -19,6 +19,7 @@ from healthd.core.model import (
     Step,
     Verdict,
 )
+from healthd.judge.diagnose import roots_of
 from healthd.remediation.decide.remediation import Remediation
 from healthd.remediation.records.summary import NodeState, NodeSummary
 
@@ -49,7 +50,7 @@ def summary_of(
     """
     worst = max(diagnoses, key=lambda each: SEVERITY_RANK[each.severity], default=None)
     state = acting_state(remediation, decision) or NodeState(verdict.value)
-    more = max(len(diagnoses) - 1, 0)
+    more = max(sum(len(roots_of(each)) for each in diagnoses) - 1, 0)
     summary = NodeSummary(
         state=state, mode=mode, instance_type=instance_type, job=job, domain=domain, driver=driver, more=more
     )

@@ -44,8 +44,8 @@ class LedgerSection(Struct, frozen=True, kw_only=True):
     ``inventory_url``. EC2 does not describe instances of HyperPod."""
 
     inventory_url: InventoryUrl = ""
-    """Where a node tells its instance, its GPUs' UUIDs and serial numbers, and every open fault: the ``/inventory`` of
-    its ``[daemon] http``, with ``{node}`` for the node's name. It is read when a node changes, and once a day. Empty:
-    nodes are not asked; the ledger then knows only the worst fault of a node at a time, and its GPU by index alone. Set
-    it if the controller can reach that port, which is on loopback by default. ``healthd fleet NODE`` asks the same
-    server for the node's verdict."""
+    """Where a node tells its instance, its GPUs' UUIDs and serial numbers, and every open fault that no other
+    explains: the ``/inventory`` of its ``[daemon] http``, with ``{node}`` for the node's name. It is read when a node
+    changes, and once a day. Empty: nodes are not asked; the ledger then knows only the worst fault of a node at a
+    time, and its GPU by index alone. Set it if the controller can reach that port, which is on loopback by default.
+    ``healthd fleet NODE`` asks the same server for the node's verdict."""

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from healthd.api.inventory import NodeInventory
+from healthd.core.check import judged
+from healthd.core.model import NODE, Finding, Outcome, Severity
 from healthd.sim.nvml import write_state
 from healthd.sim.nvml_state import healthy_state, with_line
 from healthd.testing import FakeClock
 from tests.support.resting_agent import resting_agent
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 @pytest.mark.process
@@ -41,3 +46,16 @@ def test_the_driver_is_asked_rarely(tmp_path: Path) -> None:
             clock.advance(waited_s)
             gpus = json.loads(inventory.text())["gpus"]
             assert gpus[0]["serial"] == ("1" if waited_s < 10 else "3")
+
+
+@pytest.mark.process
+def test_an_inventory_has_every_open_fault_of_a_part(tmp_path: Path) -> None:
+    """Not the worst alone: a fault of the node that a worse one joins is not over."""
+    with resting_agent(tmp_path) as agent:
+        for check, code in (("host.memory", "host.memory.swap"), ("host.clock", "host.clock.offset")):
+            found = judged([Finding(code=code, severity=Severity.WARNING, component=NODE, message="m")])
+            agent.monitor.absorb(Outcome(check=check, result=found, at=NOW, duration_s=0.0))
+        faults = json.loads(NodeInventory(agent).text())["faults"]
+        shown = {(each.code, str(each.component)) for each in agent.monitor.history.faults.values()}
+    assert len(shown) > 1
+    assert {(each["code"], each["component"]) for each in faults} == shown

@@ -19,6 +19,7 @@ from healthd.core.model import (
     Mode,
     Refusal,
     Remedy,
+    Root,
     Severity,
     Step,
     Verdict,
@@ -175,6 +176,9 @@ def test_without_a_remediation_the_worst_fault_is_shown() -> None:
     warning = diagnosis("efa.counters.retrans", Component(kind="efa", id="rdmap0"), Severity.WARNING)
     of_gpu = summary_of(Verdict.CRITICAL, (warning, diagnosis("gpu.xid.95")), mode=Mode.OBSERVE, names={"gpu:3": GPU})
     assert (of_gpu.state, of_gpu.code, of_gpu.component, of_gpu.more) == (NodeState.CRITICAL, "gpu.xid.95", "GPU 3", 1)
+    oom = Root(code="host.oom", severity=Severity.WARNING, remedy=Remedy.NONE, since=NOW)
+    both = replace(diagnosis("host.swap", NODE), roots=(replace(oom, code="host.swap"), oom))
+    assert summary_of(Verdict.WARNING, (both,), mode=Mode.OBSERVE).more == 1
     of_node = summary_of(Verdict.WARNING, (diagnosis("host.oom", NODE, Severity.WARNING),), mode=Mode.OBSERVE)
     assert (of_node.state, of_node.component, of_node.since) == (NodeState.WARNING, "", NOW)
     unnamed = summary_of(Verdict.WARNING, (warning,), mode=Mode.OBSERVE)
