@@ -174,7 +174,7 @@ def _faults(
     changed: list[LedgerEntry] = []
     left = list(reading.faults)
     for entry in open_before:
-        seen = _same(entry, left)
+        seen = _same(entry, left, reading.machine)
         if seen is not None:
             left.remove(seen)
             reported = _identified(replace(entry, critical=entry.critical or seen.critical), seen, machine)
@@ -188,10 +188,15 @@ def _faults(
     return (*going_on, *begun), (*changed, *begun)
 
 
-def _same(entry: LedgerEntry, seen: Iterable[SeenFault]) -> SeenFault | None:
+def _same(entry: LedgerEntry, seen: Iterable[SeenFault], machine: MachineIdentity) -> SeenFault | None:
     """The fault that an open entry is about: same code and component, or the same code where one side names the
-    component otherwise (an index, or nothing)."""
-    alike = [each for each in seen if each.code == entry.code]
+    component otherwise (an index, or nothing). ``machine``: of this reading, which tells which GPU an index is."""
+    gpu = machine.gpu_of(entry.component)
+    alike = [
+        each
+        for each in seen
+        if each.code == entry.code and (gpu is None or machine.gpu_of(each.component) in (None, gpu))
+    ]
     exact = next((each for each in alike if each.component == entry.component), None)
     return exact or next(
         (each for each in alike if not (_is_exact(each.component) and _is_exact(entry.component))), None

@@ -100,6 +100,18 @@ def test_two_gpus_with_one_code_are_two_faults() -> None:
     assert [each.gpu for each in left.after.faults] == ["GPU-b"]
 
 
+def test_of_two_gpus_with_one_code_each_gets_its_own_serial_number() -> None:
+    """The cluster had named one of them by its index: a support case about another board would be of no use."""
+    first = node_changes(NodeMemory(), BROKEN, later(1)).after
+    pair = tuple(SeenFault(code="gpu.xid.79", component=f"gpu:GPU-{name}", since=T0) for name in "ab")
+    both = node_changes(first, with_inventory(BROKEN, MACHINE, pair), later(2)).after
+    assert {(each.component, each.serial) for each in both.faults} == {("GPU 3", "16b"), ("gpu:GPU-a", "16a")}
+    one_left = node_changes(both, with_inventory(BROKEN, MACHINE, pair[1:]), later(3))
+    assert [(each.gpu, each.until) for each in one_left.entries] == [("GPU-a", later(3))]
+    other_left = node_changes(both, with_inventory(SERVING, MACHINE, pair[:1]), later(3))
+    assert [(each.gpu, each.until) for each in other_left.entries] == [("GPU-b", later(3))]
+
+
 def test_the_acts_of_a_handoff_record_are_entries() -> None:
     """A reset is a repair, a replacement and a return are kinds of their own, each with its outcome."""
     history = (
