@@ -168,8 +168,9 @@ def hook_answer(agent: Agent, options: Namespace, environ: Mapping[str, str]) ->
     if options.kind != "prolog":  # the audit trail has the findings; a line per job and minute adds nothing
         return replace(reply, answer=Reply(code=0, err=f"healthd: {options.kind}: verdict {report.verdict}\n"))
     if drain:
-        reason = agent.monitor.device_names().plain(drain)
-        message = f"healthd: node {agent.machine.name} is not fit for job {job}: {reason}"
+        from healthd.job.text import refusal  # loads the table of XIDs
+
+        message = f"healthd: {refusal(agent.machine.name, job, agent.monitor.device_names().plain(drain))}"
         return replace(reply, answer=Reply(code=1, out=f"print {message}\n", err=f"{message}\n"), drain=drain)
     passed = f"prolog let job {job} pass: verdict {report.verdict}{reason_against}"
     return replace(reply, answer=Reply(code=0, err=f"healthd: {passed}\n"), passed=passed)

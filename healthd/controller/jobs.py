@@ -24,7 +24,7 @@ from healthd.fleet.nodes import FleetNode, FleetPicture
 from healthd.job.blame import Blame
 from healthd.job.held import release_words
 from healthd.job.job import ending
-from healthd.job.text import about_run, at_end, at_hold, held_sentence, verdict_of
+from healthd.job.text import about_run, at_end, at_hold, held_sentence, is_refusal, verdict_of
 from healthd.ledger.database import Ledger
 from healthd.ledger.entries import LedgerEntry, LedgerJob
 from healthd.notify.delivery import NotDeliveredError, RefusedError
@@ -43,8 +43,6 @@ TOLD_FOR = timedelta(hours=6)
 """For so long a notice is sent again where the command fails."""
 _SAME = timedelta(days=1)
 """Within it the run that a node names is the same end, where slurmctld keeps no time of it."""
-_REFUSED = " is not fit for job "
-"""In the sentence of a node whose Prolog refused a job."""
 _HELD = "REQUEUE_HOLD"
 """The state in the ledger of a job that slurmctld holds after its end."""
 _BY_A_NODE = frozenset({"NODE_FAIL", "BOOT_FAIL"})
@@ -272,7 +270,7 @@ def _due(
 def _end_of(listed: ListedJob, job: SlurmJob, nodes: Mapping[str, FleetNode], now: datetime) -> SummarizedEnd:
     """The verdict: by the AdminComment of a job that goes on or is held, else by the summaries of its nodes."""
     if listed.not_started:
-        refusals = [each for each in job.said if _REFUSED in each]
+        refusals = [each for each in job.said if is_refusal(each)]
         if refusals:
             return SummarizedEnd(blame=Blame.NODE, sentence=refusals[-1])
         return SummarizedEnd(blame=Blame.UNKNOWN, sentence="not known whose fault: its launch failed")

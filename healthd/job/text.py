@@ -12,6 +12,7 @@ from healthd.job.job import Job
 
 _NODE, _NO_NODE, _UNKNOWN = "node ", "no node fault seen on ", "not known "
 """How the sentences of the three verdicts begin: ``verdict_of`` reads them."""
+_REFUSED = " is not fit for job "
 _RUN = re.compile(r"; run ([1-9][0-9]{0,8})")
 
 
@@ -76,6 +77,16 @@ def verdict_of(said: Sequence[str]) -> Blame | None:
             if sentence.startswith(begin):
                 return verdict
     return None
+
+
+def refusal(node: str, job: str, reason: str) -> str:
+    """The sentence of a node whose prolog refuses a job."""
+    return f"{_NODE}{node}{_REFUSED}{job}: {reason}"
+
+
+def is_refusal(sentence: str) -> bool:
+    """Whether it is that of a node whose prolog refused a job."""
+    return _REFUSED in sentence
 
 
 def held_sentence(reason: str, release: str) -> str:
