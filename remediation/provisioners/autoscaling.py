@@ -127,10 +127,10 @@ class AutoScalingProvisioner:
         """The group's instances in service, and the error of the last launch if it failed. An instance that Auto
         Scaling no longer knows has ended; its Node may stay a while longer."""
         try:
-            members = [] if self._group else self._members(self._target())
-            if not self._group and not members:
-                return f"no Auto Scaling group has {self._target()} any more"
-            group = self._group or members[0]["AutoScalingGroupName"]
+            if not (group := self._group):
+                if not (members := self._members(self._target())):
+                    return f"no Auto Scaling group has {self._target()} any more"
+                group = members[0]["AutoScalingGroupName"]
             described = self._described(group)
             failed = self._failed_launch(group)
         except BackendDenied:
