@@ -48,10 +48,8 @@ class Ec2Provisioner:
         aws: Aws,
         stop_and_start: StopAndStart = "never",
         address: Callable[[], str] | None = None,
-        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
-        self._subject, self._aws, self._stop_and_start = subject, aws, stop_and_start
-        self._address, self._clock = address, clock
+        self._subject, self._aws, self._stop_and_start, self._address = subject, aws, stop_and_start, address
 
     def reason_against(self, remedy: Remedy) -> str:
         """Why this remedy cannot be carried out here, or ""."""
@@ -144,7 +142,7 @@ class Ec2Provisioner:
     def _must_start_again(self, instance: Mapping[str, Any]) -> None:
         """Raise BackendError for an instance that could not be started again, or not by healthd: it must not stop."""
         if why := no_stop_reason(
-            instance, self._reservation(instance), self._stop_and_start == "always", self._clock()
+            instance, self._reservation(instance), self._stop_and_start == "always", datetime.now(UTC)
         ):
             raise BackendRefused(f"{id_of(instance)} not stopped: {why}")
         self._aws.would("ec2", "StartInstances", InstanceIds=[id_of(instance)])
