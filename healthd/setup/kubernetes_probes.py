@@ -280,7 +280,6 @@ def _policies(api: KubeApi, config: Config, node: str) -> Iterator[DoctorResult]
         ClusterEvent(reason="Probe", action="Probe", about=_PROBE, note=_PROBE),
         node=f"{node}-{_PROBE}",
         uid="",
-        namespace="default",
         now=datetime.now(UTC),
     )
     health = {"metadata": {"name": f"{node}-{_PROBE}"}}

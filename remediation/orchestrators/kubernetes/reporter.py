@@ -64,8 +64,7 @@ class KubeReporter:
 
     ``known``: the agent's knowledge now. ``verified``: removes the start-up taint. ``fenced``: polls a fence, and
     returns whether there still is one, and what was done. ``kubelet``: another value after each of its starts.
-    ``namespace``: of the Events; a Node's belong to ``default``. ``start_s``: after how many seconds at most the first
-    reading is made, so that a rollout does not come all at once.
+    ``start_s``: after how many seconds at most the first reading is made, so that a rollout does not come all at once.
     """
 
     def __init__(
@@ -77,14 +76,13 @@ class KubeReporter:
         verified: Callable[[], bool],
         fenced: Callable[[], tuple[bool, str]],
         kubelet: Callable[[], Hashable],
-        namespace: str = "default",
         start_s: float = 0.0,
         monotonic_s: Callable[[], float] = time.monotonic,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
         chance: Callable[[], float] = _RANDOM.random,
     ) -> None:
         self._api, self._name, self._known, self._verified, self._fenced = api, node, known, verified, fenced
-        self._namespace, self._monotonic_s, self._clock, self._chance = namespace, monotonic_s, clock, chance
+        self._monotonic_s, self._clock, self._chance = monotonic_s, clock, chance
         self._kubelet, self._started = kubelet, kubelet()
         self._reads_until_s = self._read_s = 0.0
         self._conditions: Conditions | None = None
@@ -231,18 +229,18 @@ class KubeReporter:
         """Create the Event, or count it up where it exists: written before, or by an earlier daemon."""
         name, count = events.event_name(self._name, news), self._telling.count(news)
         if count == 0:
-            body = events.event_of(news, node=self._name, uid=self._uid, namespace=self._namespace, now=self._clock())
+            body = events.event_of(news, node=self._name, uid=self._uid, now=self._clock())
             try:
-                self._api.create(ResourceKind.EVENT, body, namespace=self._namespace)
+                self._api.create(ResourceKind.EVENT, body, namespace=events.NAMESPACE)
                 return 1
             except Conflict:  # a patch of nothing reads it: agents have no right to get the Events of others
-                count = events.count_in(self._api.patch(ResourceKind.EVENT, name, {}, namespace=self._namespace))
+                count = events.count_in(self._api.patch(ResourceKind.EVENT, name, {}, namespace=events.NAMESPACE))
         try:
             body = events.series_of(count + 1, self._clock())
-            self._api.patch(ResourceKind.EVENT, name, body, namespace=self._namespace)
+            self._api.patch(ResourceKind.EVENT, name, body, namespace=events.NAMESPACE)
         except Missing:  # the API server forgets events
-            body = events.event_of(news, node=self._name, uid=self._uid, namespace=self._namespace, now=self._clock())
-            self._api.create(ResourceKind.EVENT, body, namespace=self._namespace)
+            body = events.event_of(news, node=self._name, uid=self._uid, now=self._clock())
+            self._api.create(ResourceKind.EVENT, body, namespace=events.NAMESPACE)
             return 1
         return count + 1
 

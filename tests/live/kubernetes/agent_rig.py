@@ -48,7 +48,6 @@ def install_policies(plane: ControlPlane) -> None:
         ClusterEvent(reason="Probe", action="Probe", about="", note="-"),
         node="probe-2",
         uid="",
-        namespace="default",
         now=datetime.now(UTC),
     )
     _await("healthd-agent-events", lambda: agent.post(f"{EVENTS}?dryRun=All", event))

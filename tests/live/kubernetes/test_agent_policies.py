@@ -68,7 +68,7 @@ def condition(kind: str, status: str = "True", reason: str = "Because", message:
 def event(node: str, **changes: Any) -> dict[str, Any]:
     """An Event as the agent of this node tells it."""
     news = ClusterEvent(reason="GpuOffTheBus", action="Quarantine", about="gpu.xid.79", note="XID 79")
-    told = event_of(news, node=node, uid="", namespace="default", now=datetime(2026, 1, 1, tzinfo=UTC))
+    told = event_of(news, node=node, uid="", now=datetime(2026, 1, 1, tzinfo=UTC))
     return {**told, **changes}
 
 

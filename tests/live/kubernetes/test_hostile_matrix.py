@@ -77,7 +77,7 @@ A_PERSONS = (
 def event(node: str) -> dict[str, Any]:
     """An Event as the agent of this node tells it."""
     news = ClusterEvent(reason="Xid", action="Diagnosed", about="gpu.xid.79", note="XID 79")
-    return event_of(news, node=node, uid="", namespace="default", now=NOW)
+    return event_of(news, node=node, uid="", now=NOW)
 
 
 @pytest.fixture

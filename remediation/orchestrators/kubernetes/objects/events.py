@@ -20,6 +20,8 @@ from healthd.remediation.orchestrators.kubernetes.objects.conditions import reas
 from healthd.remediation.orchestrators.kubernetes.objects.node import one_line
 
 CONTROLLER = "healthd.io/agent"
+NAMESPACE = "default"
+"""Of the Events about a Node."""
 GAPS_S = (60.0, 300.0, 900.0, 3600.0)
 """The pauses in seconds between the writes of one Event; the last one holds from then on."""
 _NOTE_CHARACTERS, _INSTANCE_CHARACTERS, _NAME_CHARACTERS = 1024, 128, 253
@@ -70,10 +72,10 @@ def event_name(node: str, news: ClusterEvent) -> str:
     return f"{head}.{digest}"
 
 
-def event_of(news: ClusterEvent, *, node: str, uid: str, namespace: str, now: datetime) -> dict[str, Any]:
+def event_of(news: ClusterEvent, *, node: str, uid: str, now: datetime) -> dict[str, Any]:
     """The Event about a Node, as its agent creates it."""
     regarding = {"apiVersion": "v1", "kind": "Node", "name": node, "uid": uid}
-    return event_about(news, regarding=regarding, namespace=namespace, controller=CONTROLLER, instance=node, now=now)
+    return event_about(news, regarding=regarding, namespace=NAMESPACE, controller=CONTROLLER, instance=node, now=now)
 
 
 def event_about(

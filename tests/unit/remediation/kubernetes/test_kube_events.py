@@ -69,13 +69,12 @@ def test_an_event_keeps_to_what_the_api_demands() -> None:
         ClusterEvent(reason="R", action="A", about="", note="x\n" * 2000, warning=False),
         node="n" * 200,
         uid="u1",
-        namespace="default",
         now=NOW,
     )
     assert (len(event["note"]), len(event["reportingInstance"]), event["type"]) == (1024, 128, "Normal")
     assert event["eventTime"] == "2026-11-21T12:00:00.000000Z"
     assert series_of(1, NOW) == {"series": {"count": 2, "lastObservedTime": "2026-11-21T12:00:00.000000Z"}}
-    assert event_of(replace(NEWS, note="\n"), node="n1", uid="u1", namespace="default", now=NOW)["note"] == "-"
+    assert event_of(replace(NEWS, note="\n"), node="n1", uid="u1", now=NOW)["note"] == "-"
 
 
 @pytest.mark.parametrize(
