@@ -136,8 +136,8 @@ class KubeApi:
     """One connection to the API server, for several threads.
 
     ``timeout_s``: the deadline of a call with its wait for the rate limit, unless an empty Pace takes longer to fill;
-    opening a connection again may take the same time once more. ``sleep``: waits these seconds. ``sent`` counts
-    requests by verb and kind, ``calls`` their results. ``cluster``: its name in the kubeconfig; "" in a pod.
+    opening a connection again may take the same time once more. ``sent`` counts requests by verb and kind,
+    ``calls`` their results. ``cluster``: its name in the kubeconfig; "" in a pod.
     """
 
     def __init__(
@@ -146,12 +146,11 @@ class KubeApi:
         *,
         timeout_s: float,
         pace: Pace,
-        sleep: Callable[[float], None] = time.sleep,
         calls: RequestStats | None = None,
         cluster: str = "",
     ) -> None:
         self.cluster = cluster
-        self._client, self._timeout_s, self._pace, self._sleep = client, timeout_s, pace, sleep
+        self._client, self._timeout_s, self._pace = client, timeout_s, pace
         self._calls, self.sent = calls or RequestStats(), dict[str, int]()
 
     def get(self, kind: ResourceKind, name: str, *, namespace: str | None = None, ahead: int = 0) -> dict[str, Any]:
@@ -274,7 +273,7 @@ class KubeApi:
 
     def _ask(self, what: str, send: Callable[[], Any], *, ahead: int = 0) -> dict[str, Any]:
         if (wait_s := self._pace.wait_s(self._timeout_s, ahead=ahead)) > 0:
-            self._sleep(wait_s)
+            time.sleep(wait_s)
         key = " ".join(what.split()[:2]).partition("/")[0]
         self.sent[key] = self.sent.get(key, 0) + 1
         with self._calls.counting("kubernetes", key):
