@@ -61,7 +61,7 @@ class AbsentNodes:
     """The nodes of a cluster whose machines are gone, as one daemon sees them. Calls never overlap.
 
     ``node`` gives the orchestrator of a name. ``monotonic_s`` counts how long a name has been without a machine.
-    ``settle_s`` and ``dead_s``: SETTLE_S and DEAD_S.
+    ``settle_s``: SETTLE_S.
     """
 
     def __init__(
@@ -72,10 +72,9 @@ class AbsentNodes:
         timeouts: Timeouts,
         monotonic_s: Callable[[], float],
         settle_s: float = SETTLE_S,
-        dead_s: float = DEAD_S,
     ) -> None:
         self._node, self._rules, self._monotonic_s = node, rules, monotonic_s
-        self._settle_s, self._dead_s = settle_s, dead_s
+        self._settle_s = settle_s
         self._takes = {Remedy.REBOOT_NODE: timeouts.reboot_timeout_s, Remedy.REPLACE_NODE: timeouts.replace_timeout_s}
         self._overdue_s = timeouts.overdue_s
         self._asleep: dict[str, float] = {}
@@ -100,7 +99,7 @@ class AbsentNodes:
         return (
             *found,
             *kept,
-            *(_dead(name, slots, self._dead_s) for name in dead),
+            *(_dead(name, slots) for name in dead),
             *self._unwatched(snapshot, slots, now),
         )
 
@@ -109,7 +108,7 @@ class AbsentNodes:
         now_s, seen_s = self._monotonic_s(), self._looked_s
         if now_s - seen_s > max(_SEEN_ON_S, 2 * learning_s(total)):
             for known in (self._asleep, self._quiet, self._pages, self._dead):
-                for name in [name for name, since_s in known.items() if seen_s - since_s < self._dead_s]:
+                for name in [name for name, since_s in known.items() if seen_s - since_s < DEAD_S]:
                     del known[name]
         self._looked_s = now_s
 
@@ -121,9 +120,9 @@ class AbsentNodes:
         quiet = (
             name
             for name, record in records.items()
-            if not is_acted_on(record, now, self._takes) and _last_word_is_older(record, self._dead_s, now)
+            if not is_acted_on(record, now, self._takes) and _last_word_is_older(record, DEAD_S, now)
         )
-        return sorted({*self._since(self._dead, down, self._dead_s), *quiet})
+        return sorted({*self._since(self._dead, down, DEAD_S), *quiet})
 
     def _unwatched(self, snapshot: FleetSnapshot, slots: Sequence[Slot], now: datetime) -> tuple[AbsentNode, ...]:
         """The nodes that healthd holds and whose own daemon says nothing. The times in the cluster tell it after a
@@ -363,8 +362,8 @@ def _note_sleep(node: Orchestrator, now: datetime, code: str) -> str:
     return ""
 
 
-def _dead(name: str, slots: Iterable[Slot], dead_s: float) -> AbsentNode:
+def _dead(name: str, slots: Iterable[Slot]) -> AbsentNode:
     held = [f"{slot.scope} {slot.index}" for slot in slots if slot.node == name]
-    long = f"it is DOWN, its daemon has said nothing for {dead_s / 3600:g} h, and it holds slot {', '.join(held)}"
+    long = f"it is DOWN, its daemon has said nothing for {DEAD_S / 3600:g} h, and it holds slot {', '.join(held)}"
     todo = "bring the machine back or have it replaced; `scontrol show reservation` lists its slots"
     return AbsentNode(node=name, message=f"{long}: {todo}", page=True)
