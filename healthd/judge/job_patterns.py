@@ -204,12 +204,12 @@ def hangs(
     return (_hang(odd, states, len(gpus), quiet_s),)
 
 
-def all_wait(devices: Sequence[DeviceReadings], *, oldest_s: float = inf, quiet_s: float = QUIET_S) -> bool:
+def all_wait(devices: Sequence[DeviceReadings], *, oldest_s: float = inf) -> bool:
     """Whether every GPU waits in a collective, so that no rank stands out: a mismatch of the ranks, or the network."""
     gpus = [each for each in devices if each.kind == "gpu"]
-    if len(gpus) < peers.LEAST_PEERS or not _went_quiet(devices, oldest_s, quiet_s):
+    if len(gpus) < peers.LEAST_PEERS or not _went_quiet(devices, oldest_s, QUIET_S):
         return False
-    return all(_state(each, oldest_s, quiet_s) is _State.SPINS for each in gpus)
+    return all(_state(each, oldest_s, QUIET_S) is _State.SPINS for each in gpus)
 
 
 def _went_quiet(devices: Sequence[DeviceReadings], oldest_s: float, quiet_s: float) -> bool:
