@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import time
 from argparse import Namespace
 from typing import TYPE_CHECKING
 
@@ -90,6 +89,4 @@ def _work(config: Config, api: KubeApi) -> KubeUninstall:
         scopes=(CLUSTER, *(scope.name for scope in config.budget.scope)),
         opt_out=config.remediation.opt_out_label,
         say=talk,
-        sleep=time.sleep,
-        monotonic_s=time.monotonic,
     )

@@ -6,6 +6,7 @@ Node is released, so that the budget never shows a free slot that is not there. 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 from msgspec import Struct
@@ -43,7 +44,7 @@ class UninstallResult(Struct, frozen=True, kw_only=True):
 
 
 class KubeUninstall:
-    """``opt_out``: the operator's label. ``say`` gets a line for each step. ``sleep`` waits seconds."""
+    """``opt_out``: the operator's label. ``say`` gets a line for each step."""
 
     def __init__(
         self,
@@ -53,12 +54,10 @@ class KubeUninstall:
         scopes: Collection[str],
         opt_out: str,
         say: Callable[[str], object],
-        sleep: Callable[[float], object],
-        monotonic_s: Callable[[], float],
     ) -> None:
         self._api, self._namespace, self._opt_out = api, namespace, opt_out
         self._leases = [*(leases.lease_name(scope) for scope in scopes)]
-        self._say, self._sleep, self._monotonic_s = say, sleep, monotonic_s
+        self._say = say
 
     def annotated_nodes(self) -> tuple[KubeNode, ...]:
         """The Nodes that hold anything of healthd's, those that it keeps pods off first. Raises BackendUnknown."""
@@ -86,12 +85,12 @@ class KubeUninstall:
                 self._say(f"{name} deleted")
             except Missing:
                 self._say(f"{name} does not exist")
-        until_s = self._monotonic_s() + END_WITHIN_S
+        until_s = time.monotonic() + END_WITHIN_S
         while running := self._running():
-            if self._monotonic_s() >= until_s:
+            if time.monotonic() >= until_s:
                 self._say(f"{len(running)} pods still run and may write again: {', '.join(running[:10])}")
                 return
-            self._sleep(_LOOK_S)
+            time.sleep(_LOOK_S)
 
     def _running(self) -> Sequence[str]:
         """The pods of healthd's that a kubelet can still end: none on a Node that is gone or not Ready."""
@@ -110,7 +109,7 @@ class KubeUninstall:
         by = kept_off_by(node)
         try:
             compare_and_swap(
-                f"Node {node.name}", lambda fresh: self._write(self._fresh(node) if fresh else node), self._sleep
+                f"Node {node.name}", lambda fresh: self._write(self._fresh(node) if fresh else node), time.sleep
             )
         except Missing:
             return ""
