@@ -36,7 +36,6 @@ from healthd.core.node import CommandResult
 from healthd.judge.findings import OwnResets
 from healthd.observe.checkup import Checkup, boot_id_or_unknown
 from healthd.remediation.decide.canary import revision_of
-from healthd.remediation.decide.fleet import CLUSTER
 from healthd.remediation.decide.ledger import repairs_of
 from healthd.remediation.decide.policy import Rules
 from healthd.remediation.decide.remediation import Phase, Remediation
@@ -91,19 +90,18 @@ def cluster_of(config: Config, orchestrator: Orchestrator) -> Cluster:
     """That of the node which this orchestrator takes out of service."""
     if (kubernetes := as_kubernetes(orchestrator)) is not None:
         return _kubernetes(config, kubernetes)
-    quotas = {CLUSTER: config.budget.max_out, **{scope.name: scope.max_out for scope in config.budget.scope}}
     opt_out = (config.remediation.opt_out_feature, FEATURE)
     if isinstance(orchestrator, SlurmOrchestrator):
         return Cluster(
             settle_s=config.budget.settle_s,
-            quotas=lambda: quotas,
+            quotas=lambda: config.budget.quotas,
             opt_out=opt_out,
             unanswered_s=config.orchestrator.slurm.unanswered_s,
             records=orchestrator,
             scontrol=orchestrator.scontrol,
             jobs=SlurmJobs(orchestrator),
         )
-    return Cluster(settle_s=0.0, quotas=lambda: quotas, opt_out=opt_out)  # it has nobody to wait for
+    return Cluster(settle_s=0.0, quotas=lambda: config.budget.quotas, opt_out=opt_out)  # it has nobody to wait for
 
 
 def as_kubernetes(orchestrator: Orchestrator | None) -> KubernetesOrchestrator | None:

@@ -14,7 +14,6 @@ from healthd.cli.settings import loaded
 from healthd.config.schema.config import Config
 from healthd.core.errors import UsageError
 from healthd.core.json_documents import json_document
-from healthd.remediation.decide.fleet import CLUSTER
 
 if TYPE_CHECKING:
     from healthd.remediation.orchestrators.kubernetes.api import KubeApi
@@ -86,7 +85,7 @@ def _work(config: Config, api: KubeApi) -> KubeUninstall:
     return KubeUninstall(
         api,
         namespace=config.orchestrator.kubernetes.namespace,
-        scopes=(CLUSTER, *(scope.name for scope in config.budget.scope)),
+        scopes=config.budget.quotas.keys(),
         opt_out=config.remediation.opt_out_label,
         say=talk,
     )

@@ -27,7 +27,7 @@ from healthd.core.node import CommandResult
 from healthd.fleet.kubernetes import read_fleet
 from healthd.remediation.controller.controller import Controller
 from healthd.remediation.controller.node_status import NodeStatus
-from healthd.remediation.decide.fleet import CLUSTER, Scope
+from healthd.remediation.decide.fleet import Scope
 from healthd.remediation.decide.rules import LABEL
 from healthd.remediation.orchestrators.kubernetes.api import KubeApi, connect
 from healthd.remediation.orchestrators.kubernetes.device_plugin import KubePlugins
@@ -168,7 +168,7 @@ class KubernetesWork:
         fleet = KubeFleet(
             self._api,
             namespace=section.namespace,
-            quotas={CLUSTER: config.budget.max_out, **{each.name: each.max_out for each in config.budget.scope}},
+            quotas=config.budget.quotas,
             leads=self._lead.check,
             monotonic_s=time.monotonic,
             clock=_now,

@@ -23,12 +23,13 @@ from healthd.controller.incidents import FenceBackend, IncidentBackend
 from healthd.controller.jobs import JobList
 from healthd.controller.progress import Progress
 from healthd.controller.status import StatusFile
+from healthd.core.model import CLUSTER
 from healthd.fleet.nodes import FleetPicture
 from healthd.fleet.slurm import read_fleet
 from healthd.notify.notifier import NEWS
 from healthd.remediation.controller.controller import Controller
 from healthd.remediation.controller.node_status import NodeStatus
-from healthd.remediation.decide.fleet import CLUSTER, Scope
+from healthd.remediation.decide.fleet import Scope
 from healthd.remediation.engine.absent import AbsentNodes
 from healthd.remediation.orchestrators.slurm.job_list import SlurmJobList
 from healthd.remediation.orchestrators.slurm.orchestrator import SlurmOrchestrator

@@ -243,6 +243,8 @@ class Component(Struct, frozen=True, kw_only=True):
 
 
 NODE = Component(kind="node")
+CLUSTER = "cluster"
+"""The scope of the whole fleet. It comes first in the order in which scopes are taken."""
 
 
 def gpu_component(*, uuid: str | None = None, pci: str | None = None, index: int | None = None) -> Component:

@@ -9,8 +9,8 @@ from datetime import datetime
 
 from healthd.config.schema.config import Config
 from healthd.core.errors import BackendUnknown
+from healthd.core.model import CLUSTER
 from healthd.fleet.nodes import FleetPicture, fleet_nodes
-from healthd.remediation.decide.fleet import CLUSTER
 from healthd.remediation.orchestrators.kubernetes.api import KubeApi, ResourceKind, connect
 from healthd.remediation.orchestrators.kubernetes.node_health_api import NO_CRD, NodeHealths, Unserved
 from healthd.remediation.orchestrators.kubernetes.objects.domain_fences import domain_fences

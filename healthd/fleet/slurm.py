@@ -14,8 +14,9 @@ from msgspec.structs import replace
 from healthd.config.schema.config import Config
 from healthd.core.errors import BackendError, BackendRefused, BackendUnknown
 from healthd.core.hostlist import unfolded
+from healthd.core.model import CLUSTER
 from healthd.fleet.nodes import FleetPicture, FleetState, fleet_nodes
-from healthd.remediation.decide.fleet import CLUSTER, out_limit
+from healthd.remediation.decide.fleet import out_limit
 from healthd.remediation.decide.freeze import in_words
 from healthd.remediation.orchestrators.slurm.incident_reservations import parse_fences
 from healthd.remediation.orchestrators.slurm.orchestrator import SlurmOrchestrator, parse_nodes

@@ -16,8 +16,7 @@ from healthd.agent.agent import enabled_checks
 from healthd.agent.node_rules import rules_of
 from healthd.agent.wiring import Cluster, timeouts_of
 from healthd.config.schema.config import Config
-from healthd.core.model import Mode, Outcome
-from healthd.remediation.decide.fleet import CLUSTER
+from healthd.core.model import CLUSTER, Mode, Outcome
 from healthd.remediation.decide.rules import Policy
 from healthd.replay.host import PastHost
 from healthd.replay.machine import LET_GO_S

@@ -10,13 +10,24 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta
 from random import Random
 
-from healthd.core.model import NODE, REPAIRS, Action, Clearance, ClearsBy, Outcome, Refusal, Remedy, Severity, Status
+from healthd.core.model import (
+    CLUSTER,
+    NODE,
+    REPAIRS,
+    Action,
+    Clearance,
+    ClearsBy,
+    Outcome,
+    Refusal,
+    Remedy,
+    Severity,
+    Status,
+)
 from healthd.core.node import KernelRecord
 from healthd.judge.history import Change, Fault, FaultKey
 from healthd.notify.news import NewsKind, TopicMemory, tell
 from healthd.notify.node import wrong_with
 from healthd.remediation.decide.commands import Command, Verb
-from healthd.remediation.decide.fleet import CLUSTER
 from healthd.remediation.decide.ledger import repairs_of
 from healthd.remediation.decide.paging import due
 from healthd.remediation.decide.remediation import Remediation

@@ -23,7 +23,6 @@ from healthd.config.schema.config import Config
 from healthd.core.errors import BackendDenied, BackendError, BackendUnknown, ConfigError
 from healthd.core.json_documents import json_fields
 from healthd.core.model import Mode
-from healthd.remediation.decide.fleet import CLUSTER
 from healthd.remediation.orchestrators.kubernetes.objects import budget as leases
 from healthd.remediation.orchestrators.kubernetes.objects.incident_notes import INCIDENTS_LEASE
 from healthd.remediation.ports import NodeView
@@ -173,7 +172,7 @@ def token_lines(user: str, node: str, config: Config, name: str) -> Iterator[Doc
 def rights_of(config: Config, node: str) -> tuple[Right, ...]:
     """The rights of an agent with this configuration: packaging/kubernetes/agent-rbac.yaml."""
     namespace = config.orchestrator.kubernetes.namespace
-    kept = [leases.lease_name(name) for name in (CLUSTER, *(scope.name for scope in config.budget.scope))]
+    kept = [leases.lease_name(name) for name in config.budget.quotas]
     taint = "it cannot set or remove a taint"
     event = "it cannot write Events about faults"
     record = "it cannot write its NodeHealth, nor request a repair"
@@ -327,7 +326,7 @@ def _budget(api: KubeApi, config: Config, _: str) -> Iterator[DoctorResult]:
 
     about, section = "budget", config.orchestrator.kubernetes
     observes = config.remediation.mode is Mode.OBSERVE
-    for scope in (CLUSTER, *(scope.name for scope in config.budget.scope)):
+    for scope in config.budget.quotas:
         name = leases.lease_name(scope)
         try:
             lease = api.get(ResourceKind.LEASE, name, namespace=section.namespace)

@@ -24,13 +24,10 @@ from functools import lru_cache
 
 from msgspec import Struct
 
-from healthd.core.model import Remedy
+from healthd.core.model import CLUSTER, Remedy
 from healthd.remediation.decide.remediation import has_entry
 from healthd.remediation.ports import FleetSnapshot, NodeRecord, Slot
 from healthd.remediation.records.handoff import AHEAD, CLOSE, HandoffRecord, PastAct, by_now, is_ahead, parse
-
-CLUSTER = "cluster"
-"""The scope of the whole fleet. It comes first in the order in which scopes are taken."""
 
 RATE_WINDOW, DAY_WINDOW = timedelta(hours=1), timedelta(days=1)
 """Over how long replacements are counted."""

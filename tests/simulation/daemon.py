@@ -21,14 +21,13 @@ from healthd.agent.wiring import Cluster, timeouts_of
 from healthd.config.schema.config import Config
 from healthd.core.check import Check, NoSettings, judged, unknown
 from healthd.core.errors import BackendError, StoreError
-from healthd.core.model import ClearsBy, Event, Finding, Mode, Outcome, Result
+from healthd.core.model import CLUSTER, ClearsBy, Event, Finding, Mode, Outcome, Result
 from healthd.core.node import Node
 from healthd.judge.clock import ClockWatch, was_set
 from healthd.notify.delivery import Deliver, Receiver
 from healthd.notify.message import Sender
 from healthd.notify.node import node_notifier
 from healthd.notify.notifier import NEWS, Hold
-from healthd.remediation.decide.fleet import CLUSTER
 from healthd.remediation.decide.ledger import repairs_of
 from healthd.remediation.decide.policy import Rules
 from healthd.remediation.decide.rules import FEATURE, Policy

@@ -25,11 +25,10 @@ from healthd.controller.kube_watch import KubeWatch, WatchSettings
 from healthd.controller.kubernetes import KubernetesSync
 from healthd.core.check import judged
 from healthd.core.errors import BackendError, BackendUnknown, StoreError
-from healthd.core.model import Action, Component, Finding, Mode, Outcome, Remedy, Severity
+from healthd.core.model import CLUSTER, Action, Component, Finding, Mode, Outcome, Remedy, Severity
 from healthd.notify.notifier import Notifier
 from healthd.remediation.controller.controller import Controller as RequestController
 from healthd.remediation.controller.node_status import merged
-from healthd.remediation.decide.fleet import CLUSTER
 from healthd.remediation.decide.ledger import repairs_of
 from healthd.remediation.decide.policy import Rules
 from healthd.remediation.decide.remediation import End, Remediation

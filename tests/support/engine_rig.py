@@ -17,11 +17,22 @@ from msgspec.structs import replace
 from healthd.agent.hindsight import ends_by
 from healthd.core.check import Check, NoSettings, Trigger, judged, unknown
 from healthd.core.errors import StoreError
-from healthd.core.model import Clearance, ClearsBy, Component, Finding, Mode, Outcome, Remedy, Result, Severity, Step
+from healthd.core.model import (
+    CLUSTER,
+    Clearance,
+    ClearsBy,
+    Component,
+    Finding,
+    Mode,
+    Outcome,
+    Remedy,
+    Result,
+    Severity,
+    Step,
+)
 from healthd.core.node import Node
 from healthd.judge.clock import ClockWatch, was_set
 from healthd.remediation.decide.commands import Command, CommandOutcome, Verb
-from healthd.remediation.decide.fleet import CLUSTER
 from healthd.remediation.decide.ledger import repairs_of
 from healthd.remediation.decide.on_job import JobStage
 from healthd.remediation.decide.policy import Rules

@@ -9,9 +9,8 @@ from __future__ import annotations
 import random
 from datetime import datetime, timedelta
 
-from healthd.core.model import Mode, Remedy
+from healthd.core.model import CLUSTER, Mode, Remedy
 from healthd.fleet.nodes import FleetPicture, fleet_nodes
-from healthd.remediation.decide.fleet import CLUSTER
 from healthd.remediation.ports import Hold, ListedNode, Slot
 from healthd.remediation.records.handoff import HandoffRecord, PastAct, PastRepair, RepairResult
 from healthd.remediation.records.summary import NodeState, NodeSummary

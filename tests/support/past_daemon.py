@@ -21,10 +21,9 @@ from healthd.agent.wiring import Cluster, timeouts_of
 from healthd.config.schema.config import Config
 from healthd.core.check import Check, NoSettings, judged
 from healthd.core.errors import BackendBusy
-from healthd.core.model import NODE, REPAIRS, Action, Clearance, ClearsBy, Outcome, Remedy, Result
+from healthd.core.model import CLUSTER, NODE, REPAIRS, Action, Clearance, ClearsBy, Outcome, Remedy, Result
 from healthd.core.node import Node
 from healthd.observe.runner import run_check
-from healthd.remediation.decide.fleet import CLUSTER
 from healthd.remediation.decide.ledger import repairs_of
 from healthd.remediation.decide.policy import Rules
 from healthd.remediation.decide.rules import Policy

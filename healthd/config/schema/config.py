@@ -22,7 +22,7 @@ from healthd.config.schema.provisioner import ProvisionerSection
 from healthd.config.schema.replay import ReplaySection
 from healthd.config.schema.rule import OnJobText, PolicyRule
 from healthd.config.value_types import Label, MaybeLabelKey, MaybePath, MaybeUrl, Name, SomeName
-from healthd.core.model import Mode
+from healthd.core.model import CLUSTER, Mode
 from healthd.core.setting_types import AbsolutePath, Seconds
 
 KernelLogPath = Annotated[
@@ -432,8 +432,13 @@ class BudgetSection(Struct, frozen=True, kw_only=True):
         names = [scope.name for scope in self.scope]
         if twice := next((name for name in names if names.count(name) > 1), ""):
             raise ValueError(f"budget.scope: two have the name {twice!r}; keep one")
-        if "cluster" in names:
-            raise ValueError("budget.scope: the name 'cluster' is the whole fleet's; set budget.max_out")
+        if CLUSTER in names:
+            raise ValueError(f"budget.scope: the name {CLUSTER!r} is the whole fleet's; set budget.max_out")
+
+    @property
+    def quotas(self) -> Mapping[str, int | str]:
+        """The most nodes that may be out, by scope; the whole fleet's comes first."""
+        return {CLUSTER: self.max_out, **{scope.name: scope.max_out for scope in self.scope}}
 
 
 class PolicySection(Struct, frozen=True, kw_only=True):

@@ -19,8 +19,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from healthd.core.errors import BackendUnknown
-from healthd.core.model import ClusterTrouble
-from healthd.remediation.decide.fleet import CLUSTER, Scope, that_counts
+from healthd.core.model import CLUSTER, ClusterTrouble
+from healthd.remediation.decide.fleet import Scope, that_counts
 from healthd.remediation.orchestrators.kubernetes.api import Conflict, KubeApi, Missing, ResourceKind, compare_and_swap
 from healthd.remediation.orchestrators.kubernetes.node_health_api import NodeHealths
 from healthd.remediation.orchestrators.kubernetes.objects import budget as leases

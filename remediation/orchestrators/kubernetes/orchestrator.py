@@ -28,7 +28,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from healthd.core.errors import BackendBusy, BackendDenied, BackendRefused, BackendUnknown
-from healthd.remediation.decide.fleet import CLUSTER
+from healthd.core.model import CLUSTER
 from healthd.remediation.decide.freeze import Freeze, in_words
 from healthd.remediation.orchestrators.kubernetes.api import (
     FIELD_MANAGER,

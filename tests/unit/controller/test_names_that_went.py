@@ -8,12 +8,11 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from healthd.core.model import Remedy
+from healthd.core.model import CLUSTER, Remedy
 from healthd.ledger.changes import NodeReading
 from healthd.ledger.database import Ledger
 from healthd.ledger.entries import SpanState
 from healthd.ledger.feed import LedgerFeed
-from healthd.remediation.decide.fleet import CLUSTER
 from healthd.remediation.orchestrators.kubernetes.event_writer import KubeDrainEvents
 from healthd.remediation.orchestrators.kubernetes.fleet import KubeFleet
 from healthd.remediation.orchestrators.kubernetes.objects.budget import LEASE, key_of

@@ -31,7 +31,7 @@ import msgspec
 
 from healthd.core.encodable import NOT_JSON
 from healthd.core.errors import BackendRefused, BackendUnknown, SlotTaken
-from healthd.remediation.decide.fleet import CLUSTER
+from healthd.core.model import CLUSTER
 from healthd.remediation.decide.freeze import Freeze
 from healthd.remediation.orchestrators.kubernetes.objects.node import Stamp, rfc3339
 from healthd.remediation.ports import HeldNode, Slot

@@ -11,8 +11,8 @@ from typing import Any
 
 from msgspec import Struct
 
-from healthd.core.model import ClusterTrouble
-from healthd.remediation.decide.fleet import CLUSTER, out_limit
+from healthd.core.model import CLUSTER, ClusterTrouble
+from healthd.remediation.decide.fleet import out_limit
 from healthd.remediation.orchestrators.kubernetes.objects.budget import (
     CLAIM,
     COUNTED,

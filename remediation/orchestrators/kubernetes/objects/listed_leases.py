@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Struct
 
 from healthd.core.errors import BackendUnknown
-from healthd.remediation.decide.fleet import CLUSTER
+from healthd.core.model import CLUSTER
 from healthd.remediation.decide.freeze import Freeze
 from healthd.remediation.orchestrators.kubernetes.objects.budget import (
     FIXED_LIMIT,

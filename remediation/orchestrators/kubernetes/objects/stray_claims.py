@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable, Mapping
 
 from msgspec import Struct
 
-from healthd.remediation.decide.fleet import CLUSTER
+from healthd.core.model import CLUSTER
 from healthd.remediation.orchestrators.kubernetes.objects.budget import Budget
 from healthd.remediation.orchestrators.kubernetes.objects.labels import STATE
 from healthd.remediation.orchestrators.kubernetes.objects.node import CLAIMED, HOLD, UNHEALTHY, KubeNode

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from healthd.core.errors import BackendRefused, BackendUnknown
-from healthd.core.model import ClusterTrouble, Remedy
-from healthd.remediation.decide.fleet import CLUSTER
+from healthd.core.model import CLUSTER, ClusterTrouble, Remedy
 from healthd.remediation.orchestrators.kubernetes.api import KubeApi, Missing, ResourceKind
 from healthd.remediation.orchestrators.kubernetes.fleet import UNCOVERED_S, KubeFleet
 from healthd.remediation.orchestrators.kubernetes.objects.budget import COUNTED, LEASE, key_of
