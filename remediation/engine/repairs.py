@@ -283,6 +283,8 @@ class Repairs:
         is_reboot = remediation.step is Step.REBOOT
         act = "reboot" if is_reboot else "replacement"
         request = (remediation.id, remediation.attempts)
+        if not is_reboot and (why := self._moved(remediation)):
+            return replace(result, message=f"{result.message}; not asked for again: {why}")
         try:
             self._provisioner.reboot() if is_reboot else self._provisioner.replace()
         except BackendBusy as error:  # it is at it, for the first request or for somebody else's; or has no time now
@@ -293,6 +295,15 @@ class Repairs:
             return self.after_no(remediation, now, act, error)
         self._answered = request
         return replace(result, message=f"{act} asked for again; its evidence is awaited", asked=True)
+
+    def _moved(self, remediation: Remediation) -> str:
+        """Why a second request might meet the machine that came of the first one, or "": the reading before this one
+        may have had no answer."""
+        try:
+            machine = self._provisioner.machine()
+        except BackendError as error:
+            return str(error)
+        return f"{machine} is there by now" if machine != remediation.machine else ""
 
     def let_rest(self, result: StepResult) -> StepResult:
         """A remediation that is paused, its reset not under way any more: what that had stopped is started again,

@@ -308,6 +308,23 @@ def test_a_machine_that_was_given_away_is_not_asked_about_again(tmp_path: Path) 
     assert (world.acts, is_done(world)) == (0, True)
 
 
+def test_a_lost_answer_lets_no_moved_instance_be_stopped_again(tmp_path: Path) -> None:
+    """Another leader had an instance of EC2 moved, which keeps its id, and one of the readings that this one makes next
+    gets no answer, whichever it is: the second request, which EC2 would take, would meet the machine that came."""
+    act = boundaries("replace", tmp_path / "plain").index("before replace")
+    for number in range(24):
+        world = world_of("replace", tmp_path / str(number))
+        world.provisioner.instance = "i-1@2025-12-29T00:00:00+00:00"
+        world.wire.at[act] = kill
+        while not world.kills:
+            world.run(1)
+        world.provisioner.instance = moved_to = "i-1@2026-01-01T00:00:00+00:00"
+        passed = len(world.wire.passed)
+        world.wire.at[passed + number] = no_answer
+        settled(world, 10)
+        assert (world.acts, world.record.became) == (0, moved_to), world.wire.passed[passed:]
+
+
 def test_a_request_that_its_node_has_given_up_is_not_repeated(tmp_path: Path) -> None:
     """Longer ago than the node waits for it: by then it has gone on, or asks a person."""
     world = dies_before_the_act("replace", tmp_path)
