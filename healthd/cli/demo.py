@@ -23,6 +23,7 @@ from healthd.api.wire import Reply
 from healthd.cli.output import end_by_signal, progress, talk
 from healthd.core.errors import HealthdError
 from healthd.core.json_documents import json_document
+from healthd.core.name_lists import number_of
 from healthd.remediation.decide.remediation import End, Remediation
 from healthd.sim.machine import SimulatedMachine
 from healthd.state.store import Store
@@ -91,7 +92,7 @@ class _Show:
         ]
         took = time.monotonic() - self._began
         ends = ", ".join(
-            f"{remediation.code}: {remediation.end or 'open'} after {_attempts(remediation.attempts)}"
+            f"{remediation.code}: {remediation.end or 'open'} after {number_of(remediation.attempts, 'repair attempt')}"
             for remediation in trail.remediations
         )
         return "\n".join(lines) + f"\n\n{ends or 'no remediation was opened'}; {took:.1f} s in all\n"
@@ -169,7 +170,3 @@ class _Show:
             return Trail(events=store.events(), remediations=store.remediations(), names=stored_names(store))
         finally:
             store.close()
-
-
-def _attempts(count: int) -> str:
-    return f"{count} repair attempt{'' if count == 1 else 's'}"

@@ -20,6 +20,7 @@ from healthd.cli.settings import loaded
 from healthd.core.errors import UsageError
 from healthd.core.json_documents import json_document, json_fields
 from healthd.core.model import Mode
+from healthd.core.name_lists import number_of
 from healthd.judge.devices import DeviceNames
 from healthd.observe.text_lines import TextLine, joined
 from healthd.replay.replay import Replayed, ReplayedFile, Trial, replay
@@ -119,7 +120,7 @@ def _source_lines(source: ReplayedFile) -> Iterator[str]:
 
 
 def _story_lines(story: Story) -> Iterator[str]:
-    times = f"{len(story.outages)} time{'' if len(story.outages) == 1 else 's'} out"
+    times = f"{number_of(len(story.outages), 'time')} out"
     yield f"{story.host}: {_count(story, 'found')} found, {times}, {_text(_hours([story]))}"
     for each in story.happenings:
         where = f"{each.code} on {each.component}: " if each.code and each.kind in ("found", "ended") else ""
@@ -129,7 +130,7 @@ def _story_lines(story: Story) -> Iterator[str]:
 def _sum_lines(done: Replayed) -> Iterator[str]:
     quiet = sum(not story.happenings for story in done.stories)
     yield f"policy {done.policy}, mode {done.mode}: {_text(_hours(done.stories))}"
-    yield f"{len(done.stories)} node{'' if len(done.stories) == 1 else 's'}, {quiet} of them without a finding"
+    yield f"{number_of(len(done.stories), 'node')}, {quiet} of them without a finding"
     yield _conduct_text(_conduct(done.stories))
     took = done.assumed
     yield (

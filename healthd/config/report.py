@@ -21,6 +21,7 @@ from healthd.config.load import Loaded
 from healthd.config.schema.config import CheckConfig
 from healthd.config.toml_text import Problem
 from healthd.config.values import default_of, expected, is_section, plain, toml_lines, toml_value
+from healthd.core.name_lists import number_of
 
 CONTEXT_LINES = 1
 SHOWN_COLUMNS = 160
@@ -32,7 +33,7 @@ def annotated(problems: Sequence[Problem], texts: Mapping[str, str]) -> str:
     numbered = list(enumerate(problems, 1))
     for source, group in groupby(numbered, key=lambda pair: pair[1].source):
         members = list(group)
-        head = f"{source}: {len(members)} problem{'s' if len(members) > 1 else ''}"
+        head = f"{source}: {number_of(len(members), 'problem')}"
         marks = _marked(texts[source], members) if source in texts else []
         words = [f"  {number}: {_sentence(problem)}" for number, problem in members]
         blocks.append("\n".join([head, *marks, *words]))

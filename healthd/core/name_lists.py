@@ -1,4 +1,4 @@
-"""Names in a sentence, no more than can be read. Pure."""
+"""Names and numbers in a sentence, no more than can be read. Pure."""
 
 from __future__ import annotations
 
@@ -9,3 +9,8 @@ def listed(names: Sequence[str], most: int = 8) -> str:
     """The first names, and how many more there are."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(names[:most]) + more
+
+
+def number_of(number: int, noun: str) -> str:
+    """``1 node``, ``2 nodes``."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"

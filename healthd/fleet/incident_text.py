@@ -9,6 +9,7 @@ from typing import Any
 from healthd.core.ages import age, lasting
 from healthd.core.hostlist import folded
 from healthd.core.json_documents import json_fields
+from healthd.core.name_lists import number_of
 from healthd.fleet.incidents import CauseKind, Incident
 from healthd.observe.text_lines import Level, TextLine, joined
 from healthd.remediation.records.domain_fence import DomainFence
@@ -68,13 +69,13 @@ def sentence(incident: Incident) -> str:
     """``lustre.missing on 500 nodes (gpu-[001-500]), first gpu-017: file system /fsx [1124-3f2a9c]``."""
     code = incident.codes[0] if incident.codes else incident.root
     more = f" and {len(incident.codes) - 1} more codes" if len(incident.codes) > 1 else ""
-    count = len(incident.active) if incident.is_open else len(incident.nodes)
+    nodes = incident.active if incident.is_open else incident.nodes
     about = [cause_text(incident)]
     if incident.slow:
         about.append("more and more nodes over days")
     if incident.unknown:
         about.append(f"{len(incident.unknown)} of its nodes do not report")
-    where = f"{count} node{'' if count == 1 else 's'} ({incident.hosts})"
+    where = f"{number_of(len(nodes), 'node')} ({incident.hosts})"
     return f"{code}{more} on {where}, first {incident.first}: {'; '.join(about)} [{incident.id}]"
 
 

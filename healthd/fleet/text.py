@@ -9,6 +9,7 @@ from typing import Any
 
 from healthd.core.ages import age, lasting
 from healthd.core.hostlist import folded
+from healthd.core.name_lists import number_of
 from healthd.fleet.causes import By, CauseGroup, by_cause, by_key
 from healthd.fleet.nodes import USABLE, FleetNode, FleetPicture, FleetState
 from healthd.observe.text_lines import Level, TextLine, aligned, joined
@@ -49,13 +50,12 @@ def fleet_text(fleet: FleetPicture, nodes: Sequence[FleetNode], by: By = "cause"
 def head(fleet: FleetPicture) -> str:
     """``cluster train-a · 500 nodes · read at 12:00:00 UTC · budget 3 of 25 out, 2 slots taken``."""
     limit = "" if fleet.limit is None else f" of {fleet.limit}"
-    slots = f"{fleet.taken} slot{'' if fleet.taken == 1 else 's'} taken"
     asleep = len(fleet.nodes) - len(fleet.machines)
     parts = [
         f"cluster {fleet.cluster}" if fleet.cluster else "cluster",
         f"{len(fleet.machines)} nodes" + (f" and {asleep} asleep" if asleep else ""),
         f"read at {fleet.at:%H:%M:%S} UTC",
-        f"budget {fleet.out}{limit} out, {slots}",
+        f"budget {fleet.out}{limit} out, {number_of(fleet.taken, 'slot')} taken",
         *([fleet.freeze] if fleet.freeze else []),
     ]
     return "  ·  ".join(parts)

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 
 from msgspec import Struct
 
-from healthd.core.name_lists import listed
+from healthd.core.name_lists import listed, number_of
 
 MOST_RANKS = 100_000
 _TIMEOUT = re.compile(r"Watchdog caught collective operation timeout: WorkNCCL\(SeqNum=(\d{1,18}), OpType=(\w{1,40})")
@@ -40,12 +40,12 @@ class NcclWords(Struct, frozen=True, kw_only=True):
         """Their meaning, one sentence each. ``ranks``: how many the job has, one for each GPU; 0: not known."""
         found = [self.unread] if self.unread else []
         for (operation, number), count in Counter(self.timeouts.values()).most_common(3):
-            found.append(f"{count} rank{'' if count == 1 else 's'} timed out in {operation} number {number}")
+            found.append(f"{number_of(count, 'rank')} timed out in {operation} number {number}")
         silent = sorted(set(range(ranks)) - self.timeouts.keys())
         if self.timeouts and 0 < len(silent) <= ranks // 2:
             found.append(f"no timeout of rank {listed([str(rank) for rank in silent])}: not in that collective")
         if self.dumps:
-            found.append(f"{self.dumps} flight recorder dump{'' if self.dumps == 1 else 's'}, such as {self.dump}")
+            found.append(f"{number_of(self.dumps, 'flight recorder dump')}, such as {self.dump}")
         return tuple(found)
 
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Sequence
 
 from healthd.core.model import Component
-from healthd.core.name_lists import listed
+from healthd.core.name_lists import listed, number_of
 from healthd.job.blame import Blame, BlameEvidence, JobVerdict
 from healthd.job.job import Job
 
@@ -49,15 +49,12 @@ def node_sentence(node: str, fault: str, *, drained: bool) -> str:
 
 def nodes_sentence(size: int, not_known: Sequence[str], faulty: Sequence[str]) -> str:
     """``no node fault seen on 32 nodes``, or of which nodes it is not known: the sentence for all nodes of a job."""
+    nodes = number_of(size, "node")
     if faulty:
         return f"{_UNKNOWN}whose fault: {listed(faulty, 4)} now {'have' if len(faulty) > 1 else 'has'} a fault"
     if not_known:
-        return f"{_UNKNOWN}whose fault: {listed(not_known, 4)} of {_count(size)} could not tell"
-    return f"{_NO_NODE}{_count(size)}"
-
-
-def _count(size: int) -> str:
-    return f"{size} node{'' if size == 1 else 's'}"
+        return f"{_UNKNOWN}whose fault: {listed(not_known, 4)} of {nodes} could not tell"
+    return f"{_NO_NODE}{nodes}"
 
 
 def of_run(sentence: str, run: int) -> str:

@@ -12,6 +12,7 @@ from datetime import datetime
 from msgspec import Struct
 
 from healthd.core.model import SEVERITY_RANK, Component, Diagnosis, Outcome, Remedy, Severity
+from healthd.core.name_lists import number_of
 from healthd.judge.devices import DeviceNames, device_range, folded_about, folded_texts
 from healthd.judge.diagnose import reasons_of, roots_of
 from healthd.judge.history import Fault, FaultKey, acknowledged_text
@@ -88,7 +89,7 @@ def unknowns_of(outcomes: Iterable[Outcome], names: DeviceNames) -> tuple[Cause,
         Cause(
             code=same[0].check,
             severity=None,
-            where=f"and {len(same) - 1} more check{'s' if len(same) > 2 else ''}" if len(same) > 1 else "",
+            where=f"and {number_of(len(same) - 1, 'more check')}" if len(same) > 1 else "",
             messages=(reason,),
             optional=optional,
             checks=tuple(each.check for each in same),

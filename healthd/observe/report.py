@@ -14,6 +14,7 @@ from msgspec import Struct, field
 from healthd import __version__
 from healthd.core.json_documents import json_document, json_fields
 from healthd.core.model import Diagnosis, Outcome, Reading, Severity, Status, Verdict
+from healthd.core.name_lists import number_of
 from healthd.judge.causes import Cause, causes_of, unknowns_of
 from healthd.judge.devices import DeviceNames, device_range
 from healthd.judge.history import Fault, acknowledged_text
@@ -116,14 +117,14 @@ def usable(verdict: Verdict, causes: Iterable[Cause]) -> str:
     causes = tuple(causes)
     problems = sum(each.is_problem for each in causes)
     unknown = sum(len(each.checks) for each in causes if not each.optional)
-    counts = [_number(problems, "problem")] * bool(problems)
-    counts += [f"{_number(unknown, 'check')} unknown"] * bool(unknown)
+    counts = [number_of(problems, "problem")] * bool(problems)
+    counts += [f"{number_of(unknown, 'check')} unknown"] * bool(unknown)
     return ", ".join([_USABLE[verdict], *counts])
 
 
 def ok_line(fine: int, absent: int, *facts: str) -> TextLine:
     """``ok 32 checks · 8 not applicable``."""
-    parts = [f"  ok {_number(fine, 'check')}", *facts, *([f"{absent} not applicable"] if absent else [])]
+    parts = [f"  ok {number_of(fine, 'check')}", *facts, *([f"{absent} not applicable"] if absent else [])]
     return TextLine(" · ".join(parts), "ok")
 
 
@@ -184,10 +185,6 @@ _USABLE: Mapping[Verdict, str] = {
 def _counted(cause: Cause) -> str:
     devices = len(cause.components)
     return f"{cause.severity} {cause.code}" + (f" x{devices}" if devices > 1 else "")
-
-
-def _number(count: int, noun: str) -> str:
-    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def _figure_lines(report: Report) -> Iterator[str]:
