@@ -58,13 +58,6 @@ _SHELL_SAYS = "healthd-exec"  # $0 of the shell, so that its own errors can be d
 _TICK_S = 0.05  # how soon the end of a child is noticed while a grandchild holds its pipes open, before Linux 5.3
 
 
-class Abandoned(Struct, frozen=True, kw_only=True):
-    """A child that was killed and did not die."""
-
-    pid: int
-    argv: tuple[str, ...]
-
-
 def run_command(
     argv: Sequence[str],
     *,
@@ -99,7 +92,7 @@ def run_command(
             on_start(child.pid)
         ended = _collect(child, stdout, stderr, deadline_s)
     finally:
-        died = ended or kill_child(child, argv)
+        died = ended or kill_child(child)
         if ended and leave_nothing:
             kill_group(child.pid)  # the rest of its group
         for pipe in _pipes(child):
@@ -215,29 +208,29 @@ def adopt_children() -> None:
     inherit()
 
 
-def abandoned() -> tuple[Abandoned, ...]:
+def abandoned() -> tuple[subprocess.Popen[bytes], ...]:
     """The children that were killed and still live. Children that have ended since are reaped and forgotten."""
     with _left_lock:
         for pid in tuple(_inherited):
             if _has_ended(pid):
                 _inherited.discard(pid)
-        for pid in [pid for pid, (_, child) in _left.items() if child.poll() is not None]:
+        for pid in [pid for pid, child in _left.items() if child.poll() is not None]:
             del _left[pid]
-        return tuple(entry for entry, _ in _left.values())
+        return tuple(_left.values())
 
 
-def kill_child(child: subprocess.Popen[bytes], argv: tuple[str, ...]) -> bool:
+def kill_child(child: subprocess.Popen[bytes]) -> bool:
     """Kill a child's process group; False if the child lives on: it is then remembered and left alone."""
     kill_group(child.pid)
     if _ends_within(child, REAP_S):
         return True
     with _left_lock:
-        _left[child.pid] = (Abandoned(pid=child.pid, argv=argv), child)
+        _left[child.pid] = child
     return False
 
 
 # An unreaped child keeps its pid, so holding the Popen is what makes (pid) a safe name: it cannot be used again.
-_left: dict[int, tuple[Abandoned, subprocess.Popen[bytes]]] = {}
+_left: dict[int, subprocess.Popen[bytes]] = {}
 _inherited: set[int] = set()
 _left_lock = threading.Lock()
 

@@ -146,7 +146,7 @@ class JournalLog:
         return True
 
     def _ended(self, child: subprocess.Popen[bytes]) -> None:
-        ended = child.poll() is not None or kill_child(child, ("journalctl", "--follow"))
+        ended = child.poll() is not None or kill_child(child)
         output = ""
         if self._stderr is not None:
             self._stderr.seek(0)
