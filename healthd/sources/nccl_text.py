@@ -34,7 +34,6 @@ _SANITY = r"Total: *(\d{1,9}), Passed: *(\d{1,9}), Failed: *(\d{1,9}), Waived: *
 class PerfOutput(Struct, frozen=True, kw_only=True):
     """One run of ``all_reduce_perf`` over one size. ``busbw_gb_s``: the mean of both columns, as it prints it."""
 
-    size_bytes: int
     busbw_gb_s: float
     wrong: int
 
@@ -43,9 +42,7 @@ class SanityOutput(Struct, frozen=True, kw_only=True):
     """The last line of ``gdrcopy_sanity``."""
 
     total: int
-    passed: int
     failed: int
-    waived: int
 
 
 def parse_perf(text: str, size_bytes: int) -> PerfOutput:
@@ -62,7 +59,7 @@ def parse_perf(text: str, size_bytes: int) -> PerfOutput:
     wrong, failed = sum(count or 0 for count in counts), int(bounds[1])
     if (wrong > 0) != (failed > 0) or (bounds[2] == "FAILED") != (failed > 0):
         raise _torn(text, f"the table has {wrong} wrong elements, and the end says {bounds[0]!r}")
-    return PerfOutput(size_bytes=size_bytes, busbw_gb_s=_bandwidth(average[1], text), wrong=wrong)
+    return PerfOutput(busbw_gb_s=_bandwidth(average[1], text), wrong=wrong)
 
 
 def failure_of(stdout: str, stderr: str) -> str:
@@ -97,7 +94,7 @@ def parse_sanity(text: str) -> SanityOutput:
     total, passed, failed, waived = (int(number) for number in lines[0])
     if total != passed + failed + waived or total == 0:
         raise _torn(text, f"{total} tests are not {passed} passed, {failed} failed and {waived} waived ones")
-    return SanityOutput(total=total, passed=passed, failed=failed, waived=waived)
+    return SanityOutput(total=total, failed=failed)
 
 
 def _count(text: str) -> int | None:
