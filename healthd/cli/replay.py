@@ -121,7 +121,8 @@ def _source_lines(source: ReplayedFile) -> Iterator[str]:
 
 def _story_lines(story: Story) -> Iterator[str]:
     times = f"{number_of(len(story.outages), 'time')} out"
-    yield f"{story.host}: {_count(story, 'found')} found, {times}, {_text(_hours([story]))}"
+    found = sum(each.kind == "found" for each in story.happenings)
+    yield f"{story.host}: {found} found, {times}, {_text(_hours([story]))}"
     for each in story.happenings:
         where = f"{each.code} on {each.component}: " if each.code and each.kind in ("found", "ended") else ""
         yield f"  {each.at:%Y-%m-%d %H:%M:%S}  {each.kind:<9} {where}{each.text}"
@@ -138,10 +139,6 @@ def _sum_lines(done: Replayed) -> Iterator[str]:
         f" {_h(took.reboot_s)}, a replacement {_h(took.replace_s)}; an operator who is paged comes after"
         f" {_h(took.person_s)}; every repair succeeds, until the log shows the fault again ([replay])"
     )
-
-
-def _count(story: Story, kind: str) -> int:
-    return sum(each.kind == kind for each in story.happenings)
 
 
 def _hours(stories: Sequence[Story]) -> dict[str, Any]:
