@@ -34,6 +34,7 @@ from healthd.remediation.orchestrators.kubernetes.objects.node import (
     taint_value,
     without_taint_patch,
 )
+from tests.support.merge_patch import patched
 from tests.support.sampling import examples
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
@@ -43,23 +44,6 @@ _TAINTS = st.lists(
     unique_by=lambda taint: (taint["key"], taint["effect"]),
     max_size=5,
 )
-
-
-def merged(data: dict[str, Any], patch: dict[str, Any] | None) -> dict[str, Any]:
-    """RFC 7386."""
-
-    def merge(into: dict[str, Any], part: dict[str, Any]) -> None:
-        for key, value in part.items():
-            if value is None:
-                into.pop(key, None)
-            elif isinstance(value, dict):
-                merge(into.setdefault(key, {}), value)
-            else:
-                into[key] = value
-
-    made = copy.deepcopy(data)
-    merge(made, patch or {})
-    return made
 
 
 @given(st.text(max_size=200), st.booleans())
@@ -87,8 +71,8 @@ def test_release_takes_what_quarantine_brought_and_nothing_else(
     if was_cordoned:
         node["spec"]["unschedulable"] = True
     held = OwnershipAnnotation(text="healthd: gpu.xid.79 gpu:0 [x]", by="healthd-agent", stamp=1)
-    out = merged(node, fence_patch(node_of(node)))
-    out = merged(out, quarantine_patch(node_of(out), held, effect="NoSchedule", cordon=cordon))
+    out = patched(node, fence_patch(node_of(node)))
+    out = patched(out, quarantine_patch(node_of(out), held, effect="NoSchedule", cordon=cordon))
     assert hold_of(node_of(out)) is not None
     expected = copy.deepcopy(node)
     for act in meanwhile:
@@ -101,8 +85,8 @@ def test_release_takes_what_quarantine_brought_and_nothing_else(
                     each["spec"]["taints"] = theirs
                 case _:
                     out["spec"]["unschedulable"] = True
-    back = merged(out, release_patch(node_of(out)))
-    back = merged(back, without_taint_patch(node_of(back), "healthd.io/claimed"))
+    back = patched(out, release_patch(node_of(out)))
+    back = patched(back, without_taint_patch(node_of(back), "healthd.io/claimed"))
     assert back["spec"]["taints"] == expected["spec"]["taints"], "in order, too: the admission policy compares lists"
     kept = "cordon" in meanwhile and not cordon
     assert bool(back["spec"].get("unschedulable")) is (was_cordoned or kept)

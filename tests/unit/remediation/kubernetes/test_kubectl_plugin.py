@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import os
 import stat
@@ -38,6 +37,7 @@ from healthd.remediation.orchestrators.kubernetes.objects.node import (
 from healthd.remediation.records.handoff import PastRepair
 from healthd.remediation.records.summary import NodeState
 from tests.support.limits import limit_s
+from tests.support.merge_patch import patched
 from tests.support.scripts import load_script
 
 ROOT = Path(__file__).resolve().parents[4]
@@ -124,17 +124,6 @@ def test_a_pod_on_a_dead_machine_answers_nobody(conditions: Any, meta: dict[str,
     """Its phase is Running for ever: by hand is the way back there."""
     pod = {"metadata": {"name": "a", **meta}, "status": {"phase": "Running", "conditions": conditions}}
     assert plugin.is_ready(pod) is answers
-
-
-def patched(node: dict[str, Any], patch: dict[str, Any] | None) -> dict[str, Any]:
-    """A merge patch of a Node (RFC 7386), as far as these go."""
-    made = copy.deepcopy(node)
-    for part, changes in (patch or {}).items():
-        for key, value in changes.items():
-            into = made[part].setdefault(key, {}) if isinstance(value, dict) else made[part]
-            for name, each in value.items() if isinstance(value, dict) else [(key, value)]:
-                into.pop(name, None) if each is None else into.__setitem__(name, each)
-    return made
 
 
 _DONE = st.fixed_dictionaries(

@@ -16,6 +16,7 @@ from healthd.remediation.orchestrators.kubernetes.objects.uninstall_patches impo
     leaving_patch,
     leaving_status_patch,
 )
+from tests.support.merge_patch import patched
 
 OPT_OUT = "healthd.io/opt-out"
 
@@ -25,17 +26,6 @@ def data(**more: Any) -> dict[str, Any]:
     for name, part in more.items():
         node["spec" if name in ("taints", "unschedulable") else "metadata"][name] = part
     return node
-
-
-def patched(node: dict[str, Any], patch: dict[str, Any] | None) -> dict[str, Any]:
-    """As the API server merges it."""
-    merged = dict(node)
-    for key, value in (patch or {}).items():
-        if value is None:
-            merged.pop(key, None)
-        else:
-            merged[key] = patched(merged.get(key) or {}, value) if isinstance(value, dict) else value
-    return merged
 
 
 def test_a_node_that_was_taken_out_is_as_it_was_before() -> None:
