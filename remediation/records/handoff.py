@@ -15,7 +15,7 @@ node shows of itself.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from functools import lru_cache
@@ -204,7 +204,7 @@ class HandoffRecord(Struct, frozen=True, kw_only=True):
             "history": ",".join(_entry(each) for each in _kept(self.history)),
             "said": plain(self.message),
         }
-        return " ".join([PREFIX, *(f"{key}={value}" for key, value in words.items() if value)])
+        return line_of(words)
 
 
 @lru_cache(maxsize=4096)
@@ -215,10 +215,7 @@ def parse(text: str) -> HandoffRecord | None:
     if head != PREFIX:
         return None
     listed, _, message = (f" {rest[0]}" if rest else "").partition(" said=")
-    words: dict[str, str] = {}
-    for each in listed.split():
-        key, _, value = each.partition("=")
-        words.setdefault(key, value)
+    words = words_in(listed)
     answer = next((each for each in RequestAnswer if epoch_time(words.get(each))), None)
     return HandoffRecord(
         remediation_id=words.get("case", ""),
@@ -345,6 +342,20 @@ def with_outcome(
     if newest is None or history[newest].outcome is not RepairResult.NOT_KNOWN:
         return tuple(history)
     return (*history[:newest], replace(history[newest], outcome=outcome, back=back), *history[newest + 1 :])
+
+
+def line_of(words: Mapping[str, str]) -> str:
+    """A record or a summary of these words, without those that are ""."""
+    return " ".join([PREFIX, *(f"{key}={value}" for key, value in words.items() if value)])
+
+
+def words_in(text: str) -> dict[str, str]:
+    """The words of a record or a summary; where two have one key, the first."""
+    words: dict[str, str] = {}
+    for each in text.split():
+        key, _, value = each.partition("=")
+        words.setdefault(key, value)
+    return words
 
 
 def word(text: str) -> str:

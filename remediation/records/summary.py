@@ -20,9 +20,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from healthd.core.model import Mode
-from healthd.remediation.records.handoff import epoch_text, epoch_time, plain, word
+from healthd.remediation.records.handoff import PREFIX, epoch_text, epoch_time, line_of, plain, word, words_in
 
-PREFIX = "healthd"
 MOST_BYTES = 180
 """Of a whole summary. With the wrapper that a cluster needs around it, it is at most 200 bytes."""
 COMPONENT_CHARACTERS = 50
@@ -102,7 +101,7 @@ class NodeSummary(Struct, frozen=True, kw_only=True):
             "more": str(self.more or ""),
             "type": _word(self.instance_type, 24),
         }
-        text = " ".join([PREFIX, *(f"{key}={value}" for key, value in words.items() if value)])
+        text = line_of(words)
         for more in (
             f" job={word(self.job)}" * bool(self.job),
             f" dom={word(self.domain)}" * bool(self.domain),
@@ -120,10 +119,7 @@ def parse_summary(text: str) -> NodeSummary | None:
     if head != PREFIX:
         return None
     listed, _, note = f" {rest}".partition(" note=")
-    words: dict[str, str] = {}
-    for each in listed.split():
-        key, _, value = each.partition("=")
-        words.setdefault(key, value)
+    words = words_in(listed)
     if words.get("state") not in set(NodeState):
         return None
     return NodeSummary(
