@@ -12,7 +12,6 @@ import sys
 from pathlib import Path
 from urllib.parse import parse_qsl, urlsplit
 
-import healthd
 from healthd.core.errors import SourceError
 from healthd.core.model import Severity
 from healthd.notify.delivery import (
@@ -25,7 +24,7 @@ from healthd.notify.delivery import (
     without,
 )
 from healthd.notify.message import Message, Notification, Occasion
-from healthd.sources.command import run_command
+from healthd.sources.command import import_path, run_command
 
 KEEPS_INCIDENTS = ("opsgenie",)
 """Apprise's services that open, comment and close an alert under an alias."""
@@ -84,8 +83,7 @@ def secrets_of(url: str) -> tuple[str, ...]:
 
 def _ask(question: dict[str, str], timeout_s: float) -> None:
     """Have a child deliver it. Raises NotDeliveredError; Apprise does not say whether the service refused it."""
-    path = (str(Path(healthd.__file__).parent.parent), os.environ.get("PYTHONPATH", ""))
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, path))}
+    env = {**os.environ, "PYTHONPATH": import_path()}
     argv = (sys.executable, "-P", "-m", _CHILD)
     url = question["url"]
     scheme = url.partition("://")[0]

@@ -20,10 +20,12 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import IO
 
 from msgspec import Struct, field
 
+import healthd
 from healthd.core import strict_modes
 from healthd.core.errors import SourceMissing, SourceTimeout, SourceUnreadable
 from healthd.core.node import CommandResult
@@ -206,6 +208,12 @@ def adopt_children() -> None:
         with _left_lock:
             _inherited.update(_children())
     inherit()
+
+
+def import_path() -> str:
+    """PYTHONPATH for a Python child that imports healthd, wherever that is installed."""
+    path = (str(Path(healthd.__file__).parent.parent), os.environ.get("PYTHONPATH", ""))
+    return os.pathsep.join(filter(None, path))
 
 
 def abandoned() -> tuple[subprocess.Popen[bytes], ...]:

@@ -10,10 +10,8 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from copy import copy
-from pathlib import Path
 from typing import Any, Protocol
 
-import healthd
 from healthd.core.errors import (
     BackendBusy,
     BackendDenied,
@@ -27,7 +25,7 @@ from healthd.core.node import CommandResult
 from healthd.remediation.provisioners.aws_calls import find_call
 from healthd.remediation.provisioners.aws_errors import CallTrouble
 from healthd.remediation.request_stats import RequestStats
-from healthd.sources.command import TRUNCATED, run_command
+from healthd.sources.command import TRUNCATED, import_path, run_command
 from healthd.sources.deadline import Deadline
 
 _CHILD = "healthd.remediation.provisioners.aws_child"
@@ -160,11 +158,10 @@ class Aws:
 def _environment() -> dict[str, str]:
     """This process's environment, in which the child can import healthd wherever it is installed, and asks the metadata
     service without a proxy."""
-    path = (str(Path(healthd.__file__).parent.parent), os.environ.get("PYTHONPATH", ""))
     direct = os.environ.get("no_proxy") or os.environ.get("NO_PROXY", "")
     if direct != "*":  # every host, which it says only where it stands alone
         direct = ",".join(filter(None, (direct, _METADATA_HOSTS)))
-    return {**_METADATA_TRIES, **os.environ, "PYTHONPATH": os.pathsep.join(filter(None, path)), "no_proxy": direct}
+    return {**_METADATA_TRIES, **os.environ, "PYTHONPATH": import_path(), "no_proxy": direct}
 
 
 def _told(result: CommandResult) -> Mapping[str, Any]:
