@@ -628,22 +628,29 @@ class Repairs:
         return self._came_to_nothing(replace(remediation, denied=is_denied), now, message)
 
     def _taken_back(self, remediation: Remediation, now: datetime, act: str) -> StepResult | None:
-        """The act is not needed any more, and its platform lets it be taken back in time; else None."""
-        over = self._gates.is_over(remediation) or self._undone(remediation, now)
-        if not over or not self._provisioner.take_back(carried_out=False):
+        """The act is not needed any more, or its drain is gone, and its platform lets it be taken back in time; else
+        None."""
+        over, result = self._gates.is_over(remediation), None
+        if not over and (result := self._untaken_changed(remediation, now)) is None:
             return None
-        message = f"the {act} was taken back before it began: {over}"
+        if not self._provisioner.take_back(carried_out=False):
+            return None
+        if result is not None and result.remediation.end is None:
+            return replace(result, message=f"the {act} was taken back before it began: {result.message}")
+        message = f"the {act} was taken back before it began: {over or (result.message if result else '')}"
         return StepResult(remediation=at_next(self._not_begun(remediation), now), message=message, go_on=True)
 
-    def _undone(self, remediation: Remediation, now: datetime) -> str:
-        """Why the node is not ours any more, where no controller has begun the request; else "". Once one has begun it,
-        the act itself may have taken our drain away, and a request that waits must not meet a job."""
+    def _untaken_changed(self, remediation: Remediation, now: datetime) -> StepResult | None:
+        """The result of a node that is not ours any more, or of a drain that is lost and is made again, where no
+        controller has begun the request; else None. Once one has begun it, the act itself may have taken our drain
+        away, and a request that waits must not meet a job."""
         record = self._record()
         if record is None or record.remediation_id != remediation.id or is_begun(record):
-            return ""
-        planned = replace(remediation, phase=Phase.PLANNED)
-        result = self._gates.watched(planned, self._orchestrator.view(jobs=True), now)
-        return result.message if result is not None and result.remediation.end is not None else ""
+            return None
+        result = self._gates.watched(self._not_begun(remediation), self._orchestrator.view(jobs=True), now)
+        if result is None or (result.remediation.end is None and result.remediation.index >= remediation.index):
+            return None
+        return result
 
     def _came_to_nothing(self, remediation: Remediation, now: datetime, why: str) -> StepResult:
         """The act that was awaited failed, or took too long. A request that the node itself withdrew, or that no
@@ -656,6 +663,9 @@ class Repairs:
         is_refused = record is not None and is_own and record.is_refused
         if left is not remediation and not is_refused and not remediation.release_command:
             return StepResult(remediation=replace(not_made, since=now), message=f"{why}; asked for again", page=True)
+        changed = self._untaken_changed(remediation, now) if is_refused else None
+        if changed is not None and changed.remediation.end is None:  # it was refused for that, and not for the machine
+            return replace(changed, message=f"{why}; {changed.message}")
         return self.again_or_fail(left, now, why)
 
     def _without_untaken(self, remediation: Remediation) -> Remediation:

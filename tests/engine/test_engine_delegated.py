@@ -118,6 +118,28 @@ def test_an_operator_ends_a_request_that_no_controller_has_begun(
     assert acts(world) == []
 
 
+@pytest.mark.parametrize("answer", [None, RequestAnswer.WAITS, RequestAnswer.REFUSED])
+@pytest.mark.parametrize("remedy", [Remedy.REBOOT_NODE, Remedy.REPLACE_NODE])
+def test_a_drain_that_is_lost_under_a_request_is_made_again(
+    remedy: Remedy, answer: RequestAnswer | None, tmp_path: Path
+) -> None:
+    """The cluster's controller restarts without it, or the Node is registered again, while nothing was begun: within
+    two minutes the node is out again, and asks for the same. A refusal of that moment is no word about the machine."""
+    world = asking(tmp_path)
+    world.at(10, lambda: world.levels.add(replace(LINK, remedy=remedy))).run(60)
+    before = parse(world.orchestrator.read_record()) or HandoffRecord()
+    assert (before.asks, before.remedy) == (True, remedy)
+    world.cluster.restart(losing=[NODE])
+    assert world.orchestrator.view().hold is None
+    answers(world, remedy, answer)
+    world.run(int(120 / STEP_S))
+    after = parse(world.orchestrator.read_record()) or HandoffRecord()
+    assert world.orchestrator.view().hold is not None
+    assert (after.asks, after.remedy, after.attempt) == (True, remedy, 1)
+    assert after.asked != before.asked
+    assert acts(world) == []
+
+
 @pytest.mark.parametrize("by_command", [False, True])
 def test_an_undone_drain_acknowledges_once_and_when_its_remediation_ends(by_command: bool, tmp_path: Path) -> None:
     """While the request waits its withdrawal takes a minute, and may come too late: until the remediation ends by the
