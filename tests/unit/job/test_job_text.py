@@ -19,9 +19,11 @@ from healthd.job.text import (
     found,
     held_sentence,
     in_trail,
+    is_refusal,
     node_sentence,
     nodes_sentence,
     part_of,
+    refusal,
     verdict_of,
     what_of,
 )
@@ -123,7 +125,10 @@ def test_a_hold_is_no_verdict() -> None:
     """It stands behind the sentence of the node that refused the start."""
     told = held_sentence("launch failed requeued held", RELEASE)
     assert told == "held (launch failed requeued held): release it by `scontrol release 7`"
-    assert verdict_of(("node n1 is not fit for job 7", told)) is Blame.NODE
+    refused = refusal("n1", "7", "GPU 3 is gone")
+    assert refused == "node n1 is not fit for job 7: GPU 3 is gone"
+    assert (is_refusal(refused), is_refusal(told)) == (True, False)
+    assert verdict_of((refused, told)) is Blame.NODE
 
 
 def test_a_job_that_an_administrator_holds_is_the_administrators_to_release() -> None:
