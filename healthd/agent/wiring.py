@@ -90,18 +90,18 @@ def cluster_of(config: Config, orchestrator: Orchestrator) -> Cluster:
     """That of the node which this orchestrator takes out of service."""
     if (kubernetes := as_kubernetes(orchestrator)) is not None:
         return _kubernetes(config, kubernetes)
-    opt_out = (config.remediation.opt_out_feature, FEATURE)
+    opt_out, quotas = (config.remediation.opt_out_feature, FEATURE), config.budget.quotas
     if isinstance(orchestrator, SlurmOrchestrator):
         return Cluster(
             settle_s=config.budget.settle_s,
-            quotas=lambda: config.budget.quotas,
+            quotas=lambda: quotas,
             opt_out=opt_out,
             unanswered_s=config.orchestrator.slurm.unanswered_s,
             records=orchestrator,
             scontrol=orchestrator.scontrol,
             jobs=SlurmJobs(orchestrator),
         )
-    return Cluster(settle_s=0.0, quotas=lambda: config.budget.quotas, opt_out=opt_out)  # it has nobody to wait for
+    return Cluster(settle_s=0.0, quotas=lambda: quotas, opt_out=opt_out)  # it has nobody to wait for
 
 
 def as_kubernetes(orchestrator: Orchestrator | None) -> KubernetesOrchestrator | None:
