@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from healthd.core.hostlist import folded
 from healthd.core.model import Mode, Step
-from healthd.fleet.nodes import FleetNode, FleetState
+from healthd.fleet.nodes import RESERVED, FleetNode, FleetState
 from healthd.remediation.records.summary import parse_summary
 
 _HAVE_NOTES = frozenset(
@@ -97,7 +97,7 @@ def _cause(node: FleetNode) -> str:
         case FleetState.DRAINED | FleetState.DOWN:
             hold = node.listed.hold
             if hold is None:
-                return "no reason given" if node.listed.out else "a maintenance reservation"
+                return "no reason given" if node.listed.out else RESERVED
             owner = node.listed.orchestrator if hold.automatic else hold.user
             return f'by {owner}: "{hold.shown}"' if owner else f'"{hold.shown}"'
         case FleetState.STOPPED:

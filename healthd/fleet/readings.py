@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from datetime import datetime
 
 from healthd.core.model import Remedy
-from healthd.fleet.nodes import FleetNode, FleetState
+from healthd.fleet.nodes import RESERVED, FleetNode, FleetState
 from healthd.ledger.changes import NodeReading, SeenFault
 from healthd.ledger.entries import MachineIdentity, SpanState
 from healthd.remediation.records.handoff import CLOSE, HandoffRecord, PastAct, by_now
@@ -85,7 +85,7 @@ def _kept_off_by(node: FleetNode) -> str:
     """The thing that keeps jobs off a node of which no flag says that it is out."""
     if node.fence:
         return "the fence of its NVLink domain"
-    return (node.code or "a budget slot") if node.is_ours else "a maintenance reservation"
+    return (node.code or "a budget slot") if node.is_ours else RESERVED
 
 
 def _faults(node: FleetNode) -> Iterable[SeenFault]:

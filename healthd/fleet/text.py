@@ -11,7 +11,7 @@ from healthd.core.ages import age, lasting
 from healthd.core.hostlist import folded
 from healthd.core.name_lists import number_of
 from healthd.fleet.causes import By, CauseGroup, by_cause, by_key
-from healthd.fleet.nodes import USABLE, FleetNode, FleetPicture, FleetState
+from healthd.fleet.nodes import RESERVED, USABLE, FleetNode, FleetPicture, FleetState
 from healthd.observe.text_lines import Level, TextLine, aligned, joined
 from healthd.remediation.records.handoff import HandoffRecord
 
@@ -250,7 +250,7 @@ def _why(node: FleetNode) -> str:
     if node.fence:
         return f"fenced as one: {node.fence}"
     if node.is_kept_off and not (node.listed.out or node.is_ours):
-        return "a maintenance reservation"
+        return RESERVED
     return " ".join(filter(None, (node.code, node.summary.component if node.summary else "")))
 
 
