@@ -630,14 +630,14 @@ class Repairs:
     def _taken_back(self, remediation: Remediation, now: datetime, act: str) -> StepResult | None:
         """The act is not needed any more, or its drain is gone, and its platform lets it be taken back in time; else
         None."""
-        over, result = self._gates.is_over(remediation), None
-        if not over and (result := self._untaken_changed(remediation, now)) is None:
+        why, changed = self._gates.is_over(remediation), None
+        if not why and (changed := self._untaken_changed(remediation, now)) is not None:
+            why = changed.message
+        if not why or not self._provisioner.take_back(carried_out=False):
             return None
-        if not self._provisioner.take_back(carried_out=False):
-            return None
-        if result is not None and result.remediation.end is None:
-            return replace(result, message=f"the {act} was taken back before it began: {result.message}")
-        message = f"the {act} was taken back before it began: {over or (result.message if result else '')}"
+        message = f"the {act} was taken back before it began: {why}"
+        if changed is not None and changed.remediation.end is None:
+            return replace(changed, message=message)
         return StepResult(remediation=at_next(self._not_begun(remediation), now), message=message, go_on=True)
 
     def _untaken_changed(self, remediation: Remediation, now: datetime) -> StepResult | None:
