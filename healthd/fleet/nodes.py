@@ -49,9 +49,9 @@ class FleetState(StrEnum):
 
 USABLE = frozenset({FleetState.OK, FleetState.WARNING})
 NOT_OURS = frozenset({FleetState.DRAINED, FleetState.ASLEEP, FleetState.NO_AGENT})
+"""Nothing that healthd has to say something about."""
 RESERVED = "a maintenance reservation"
 """The reason of a node that another's reservation alone keeps jobs off."""
-"""Nothing that healthd has to say something about."""
 _OUT_BY_US = frozenset({NodeState.REPAIRING, NodeState.HELD})
 _HELD_BY_US = frozenset({NodeState.DRAINING, NodeState.REPAIRING, NodeState.HELD, NodeState.NEEDS_OPERATOR})
 
