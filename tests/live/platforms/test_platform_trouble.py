@@ -363,18 +363,20 @@ def slurmctld_away(how: str) -> Callable[[PlatformLab, Platform], None]:
         with PlatformLab(lab.folder / f"away-{how}", lab.moto, lab.forks, nodes=4) as own:
             waits_for_job = own.machine(PARALLELCLUSTER)
             job = own.slurm.run_job(waits_for_job.name)
-            verified = own.machine(EC2, settings={"remediation.settle_s": 10})
+            verified = own.machine(EC2, settings={"remediation.settle_s": 20})
             replaced = own.machine(AUTOSCALING, settings=REPLACE_FIRST)
             handed_over = own.machine(HYPERPOD_BY_REASON, settings=REPLACE_FIRST)
-            # killed, slurmctld forgets what it has not saved: the machines are away until that is long over
-            replaced.player.delay_s = handed_over.player.delay_s = 30.0 if how == "killed" else 3.0
+            replaced.player.delay_s = handed_over.player.delay_s = 3.0
+            # killed, slurmctld forgets what it has not saved: the machines are away until it is back
+            replaced.player.capacity = handed_over.player.capacity = how != "killed"
             for node in own.machines:
                 node.fault()
             waits_for_job.wait(lambda: f"waiting for {job}" in waits_for_job.log_text(), 90.0, "it waits for the job")
-            verified.wait(lambda: "healthy again; settling" in verified.log_text(), 90.0, "it is verified")
             for node in (replaced, handed_over):
                 node.wait(node.asked, 90.0, "another machine is asked for")
+            verified.wait(lambda: "healthy again; settling" in verified.log_text(), 90.0, "it is verified")
             _goes_and_comes_back(own, how)
+            replaced.player.capacity = handed_over.player.capacity = True
             own.slurm.cancel(job)
             for node in own.machines:
                 _back(node)
