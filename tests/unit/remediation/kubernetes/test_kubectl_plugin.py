@@ -243,6 +243,42 @@ def test_it_is_one_file_that_needs_nothing(tmp_path: Path) -> None:
     assert os.environ.get("KUBECTL_PLUGINS_CALLER") is None
 
 
+KUBECTL = """#!{python}
+import json, sys
+status = {{"at": "2026-11-21T11:59:00Z", "leader": "c-1", "mode": "repair", "nodes": [{{"message": "10 °C, warm"}}]}}
+lease = {{"metadata": {{"name": "healthd-status", "annotations": {{"healthd.io/status": json.dumps(status)}}}}}}
+node = {{"metadata": {{"name": "n1", "labels": {{"healthd.io/state": "ok"}}}}, "spec": {{}}, "status": {{}}}}
+print(json.dumps({{"items": [lease] if "leases" in sys.argv else [node]}}))
+"""
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("argv", [[], ["--json"]])
+def test_only_a_node_that_needs_an_operator_ends_it_with_1(tmp_path: Path, argv: list[str]) -> None:
+    """All nodes are ok: it ends with 0 where its reader has gone or the terminal is no UTF-8, and with 2 where the disk
+    of its output is full."""
+    (tmp_path / "kubectl").write_text(KUBECTL.format(python=sys.executable))
+    (tmp_path / "kubectl").chmod(0o755)
+    reads, gone = os.pipe()
+    os.close(reads)
+    with os.fdopen(gone, "wb") as closed, open("/dev/full", "wb") as full, (tmp_path / "out").open("wb") as file:
+        done = [
+            subprocess.run(
+                [sys.executable, "-S", str(SCRIPT), *argv],
+                check=False,
+                env={"PATH": str(tmp_path), "PYTHONIOENCODING": "ascii"},
+                stdout=stdout,
+                stderr=subprocess.PIPE,
+                text=True,
+                timeout=limit_s(60),
+            )
+            for stdout in (file, closed, full)
+        ]
+    no_room = "kubectl healthd: the result cannot be written to standard output: No space left on device\n"
+    assert [(each.returncode, each.stderr) for each in done] == [(0, ""), (0, ""), (2, no_room)]
+    assert argv or "10 °C, warm" in (tmp_path / "out").read_text(encoding="utf-8")
+
+
 def test_the_krew_manifest_names_what_is_shipped() -> None:
     """krew's rules: the plugin's file is kubectl-<name>, every file of the archive exists, the short text is one."""
     manifest = yaml.safe_load((FOLDER / "krew.yaml").read_text())
