@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import stat
 import subprocess
 import sys
@@ -277,6 +278,21 @@ def test_only_a_node_that_needs_an_operator_ends_it_with_1(tmp_path: Path, argv:
     no_room = "kubectl healthd: the result cannot be written to standard output: No space left on device\n"
     assert [(each.returncode, each.stderr) for each in done] == [(0, ""), (0, ""), (2, no_room)]
     assert argv or "10 °C, warm" in (tmp_path / "out").read_text(encoding="utf-8")
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("verb", [["fleet"], ["why", "n1"], ["release", "n1"], ["opt-out", "n1"]])
+def test_a_kubectl_that_prints_no_json_is_named(tmp_path: Path, verb: list[str]) -> None:
+    """A wrapper that prints a notice of its own, and exits with 0: what was asked and what came, and exit 2."""
+    (tmp_path / "kubectl").write_text("#!/bin/sh\necho 'Your token ends soon.'\n")
+    (tmp_path / "kubectl").chmod(0o755)
+    argv, environ = [sys.executable, "-S", str(SCRIPT), *verb], {"PATH": f"{tmp_path}:/bin"}
+    done = subprocess.run(argv, check=False, env=environ, capture_output=True, text=True, timeout=limit_s(60))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert re.fullmatch(
+        r"kubectl healthd: kubectl get (nodes?|leases) .*-o json: printed 'Your token ends soon.\\n', expected JSON\n",
+        done.stderr,
+    )
 
 
 def test_the_krew_manifest_names_what_is_shipped() -> None:
