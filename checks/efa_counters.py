@@ -107,11 +107,12 @@ def efa_counters(node: Node, _settings: object) -> Result:
     }
     if not paths:
         return not_applicable("no EFA device with a driver; see efa.devices")
-    read = [_read(node, device, path) for device, path in paths.items()]
+    epoch = f"boot {node.boot_id}"
+    read = [_read(node, device, path, epoch) for device, path in paths.items()]
     return judged([], [reading for found, _ in read for reading in found], undecided=[gap for _, gap in read if gap])
 
 
-def _read(node: Node, device: str, path: str) -> tuple[Sequence[Reading], str]:
+def _read(node: Node, device: str, path: str, epoch: str) -> tuple[Sequence[Reading], str]:
     """The counters of a device, and why some are missing, or "". One that cannot be read hides no other."""
     part, found, gap = Component(kind="efa", id=device), list[Reading](), ""
     for row in COUNTERS.values():
@@ -120,7 +121,7 @@ def _read(node: Node, device: str, path: str) -> tuple[Sequence[Reading], str]:
         except SourceUnreadable as error:
             value, gap = None, gap or f"{part}: {error}"
         if value is not None:
-            kind, epoch = ReadingKind.COUNTER, f"boot {node.boot_id}"
+            kind = ReadingKind.COUNTER
             found.append(Reading(component=part, name=row.reading, value=value, kind=kind, epoch=epoch))
     return found, gap or ("" if found else f"{part}: no readable counter below /sys/{path}")
 

@@ -107,9 +107,9 @@ def _link(node: Node, name: str) -> Iterator[Finding]:
 
 
 def _statistics(node: Node, name: str) -> Iterator[Reading]:
+    where, epoch = _interface(name), node.boot_id
     for each in _PER_HOUR:
         value, kind = whole(node.sys.read(f"{_NET}/{name}/statistics/{each}"), each), ReadingKind.COUNTER
-        where, epoch = _interface(name), node.boot_id
         yield Reading(component=where, name=f"network_{each}_total", value=value, kind=kind, epoch=epoch)
 
 

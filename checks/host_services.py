@@ -103,7 +103,8 @@ def host_services(node: Node, settings: HostServicesSettings) -> Result:
         for name, unit in found.items()
         for finding in _judge(name, unit, name in required)
     ]
-    readings = [reading for name, unit in found.items() for reading in _readings(name, unit, node.boot_id)]
+    boot_id = node.boot_id
+    readings = [reading for name, unit in found.items() for reading in _readings(name, unit, boot_id)]
     return judged(findings, readings)
 
 

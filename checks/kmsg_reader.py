@@ -41,7 +41,7 @@ INCOMPLETE = FindingCode(
 
 @check(
     "kmsg.reader",
-    interval_s=15.0,
+    interval_s=30.0,
     timeout_s=2.0,
     settings=KmsgReaderSettings,
     codes=(GAP, INCOMPLETE),

@@ -54,7 +54,7 @@ class StorageNvmeSettings(Struct, frozen=True, kw_only=True):
 
 @check(
     "storage.nvme",
-    interval_s=300,
+    interval_s=600,
     timeout_s=60,
     settings=StorageNvmeSettings,
     codes=(MISSING, NOT_LIVE, SMART, MEDIA),
@@ -65,11 +65,13 @@ def storage_nvme(node: Node, settings: StorageNvmeSettings) -> Result:
 
     The check compares the number of disks with the instance type's; a type that the table does not know is not judged.
     A disk that is gone or dead is a warning: jobs that need it fail by themselves, and others may run. ``kernel.rules``
-    reads resets and I/O errors in the log. Without nvme-cli the SMART log is not reported, and the rest is: a missing
-    tool is no fault of a disk. Unproven on hardware: whether Nitro's disks fill in all of their SMART log.
+    reads resets and I/O errors in the log, at once; a SMART log changes slowly (smartd reads it every 30 minutes).
+    Without nvme-cli the SMART log is not reported, and the rest is: a missing tool is no fault of a disk. Unproven on
+    hardware: whether Nitro's disks fill in all of their SMART log.
 
-    Sources: Linux, Documentation/ABI/testing/sysfs-nvme and drivers/nvme/host/sysfs.c (state); nvme-smart-log(1); EC2
-    DescribeInstanceTypes (number of disks); EC2 user guide, "Identify instance store volumes".
+    Sources: Linux, Documentation/ABI/testing/sysfs-nvme and drivers/nvme/host/sysfs.c (state); nvme-smart-log(1);
+    smartd(8), --interval; EC2 DescribeInstanceTypes (number of disks); EC2 user guide, "Identify instance store
+    volumes".
     """
     disks = tuple(_disks(node))
     local = tuple(name for name, model in disks if model == _INSTANCE_STORE)
