@@ -97,6 +97,13 @@ _REFUSALS = {
     "Requested nodes are busy": "another reservation holds the node alone: see scontrol show reservation",
 }
 
+_NOT_THIS_STATE = "Invalid node state"  # "… specified"; "… transition" in 26.05
+_MISREGISTERED = frozenset({"INVALID_REG", "DRAIN"})
+_REGISTER_AGAIN = (
+    "slurmctld keeps its drain, because its slurmd has registered less than slurm.conf says (INVALID_REG); compare"
+    " `slurmd -C` and the node's GPUs with slurm.conf, then restart slurmd there"
+)
+
 _NODE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 _CONF_FILES = ("etc/slurm/slurm.conf", "opt/slurm/etc/slurm.conf", "run/slurm/conf/slurm.conf")
 _FOREIGN_SETTINGS = ("SINFO_", "SQUEUE_", "SCONTROL_", "SLURM_CLUSTERS")
@@ -229,8 +236,17 @@ class SlurmOrchestrator:
         self._update("state=drain", f"reason={text}")
 
     def release(self, *, resume: bool) -> None:
-        """Clear the drain; ``resume`` clears DOWN as well. Either wipes the reason, and a FAIL."""
-        self._update("state=resume" if resume else "state=undrain")
+        """Clear the drain; ``resume`` clears DOWN as well. Either wipes the reason, and a FAIL.
+
+        Refused for a node whose slurmd has registered less than slurm.conf says, as one that started before the GPU
+        driver: the drain stays (22.05, 24.11, 26.05).
+        """
+        try:
+            self._update("state=resume" if resume else "state=undrain")
+        except BackendUnknown as error:
+            if _NOT_THIS_STATE not in str(error) or not self.view().flags >= _MISREGISTERED:
+                raise
+            raise BackendRefused(f"release of {self._node}: {_REGISTER_AGAIN}") from error
 
     def slots(self) -> tuple[Slot, ...]:
         """Read all reservations: 0.2 ms of slurmctld's time for fifty of them, and no node is downloaded."""

@@ -186,6 +186,25 @@ def test_release_just_after_a_controller_restart_is_never_refused(slurm: SlurmLa
     assert orchestrator.view().hold is None
 
 
+def test_a_node_that_registers_too_little_keeps_its_drain(slurm_lab_factory: Callable[..., SlurmLab]) -> None:
+    """As one whose slurmd started before its GPU driver: the refusal says what an operator does."""
+    lab = slurm_lab_factory(nodes=1, cpus=1, conf={"SlurmdParameters": ""})
+    orchestrator = _of(lab)
+    orchestrator.quarantine(REASON)
+    fits = lab.conf.read_text()
+    lab.conf.write_text(fits.replace("RealMemory=1000", "RealMemory=900000000"))
+    assert lab.scontrol("reconfigure").returncode == 0
+    lab.wait(lambda: "INVALID_REG" in orchestrator.view().flags, 15, "slurmctld to find too little memory")
+    with pytest.raises(BackendRefused, match="restart slurmd there"):
+        orchestrator.release(resume=False)
+    assert "DRAIN" in orchestrator.view().flags
+    lab.conf.write_text(fits)
+    assert lab.scontrol("reconfigure").returncode == 0
+    lab.wait(lambda: "INVALID_REG" not in orchestrator.view().flags, 15, "slurmctld to find enough memory")
+    orchestrator.release(resume=False)
+    assert orchestrator.view().in_service
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # other people's orders
 

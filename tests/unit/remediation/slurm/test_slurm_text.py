@@ -607,6 +607,32 @@ def test_only_a_known_refusal_is_a_refusal(message: str, kind: type[Exception]) 
     assert not message or any(line in str(error) for line in message.splitlines())
 
 
+@pytest.mark.parametrize("words", ["Invalid node state specified", "Invalid node state transition"])
+@pytest.mark.parametrize(
+    ("state", "kind"),
+    [
+        ("idle+drain+invalid_reg", BackendRefused),
+        ("unknown+drain", BackendUnknown),
+        ("idle+not_responding+invalid_reg", BackendUnknown),
+        ("idle+not_responding", BackendUnknown),
+    ],
+)
+def test_a_release_of_a_node_that_registers_too_little_is_refused_and_says_what_to_do(
+    words: str, state: str, kind: type[Exception]
+) -> None:
+    """slurmctld keeps the drain, by the same words as for a node that has not registered, whose drain it drops."""
+
+    def run(argv: list[str], **_: object) -> CommandResult:
+        is_update = argv[1] == "update"
+        answers = ("", f"slurm_update error: {words}\n") if is_update else (_record(state), "")
+        stdout, stderr = answers
+        return CommandResult(argv=tuple(argv), code=int(is_update), stdout=stdout, stderr=stderr, duration_s=0.1)
+
+    with pytest.raises(kind, match="restart slurmd there" if kind is BackendRefused else words) as caught:
+        SlurmOrchestrator(node="n0001", run=run).release(resume=False)
+    assert type(caught.value) is kind
+
+
 @pytest.mark.parametrize(
     ("config", "users"),
     [
