@@ -80,7 +80,7 @@ def known_devices(
             part = _resolved(fault.component, names, known, listed)
             known.setdefault(str(part), part)
             of.setdefault(str(part), []).append(fault)
-    ordered = sorted(known.values(), key=_place)
+    ordered = sorted(known.values(), key=lambda part: _place(part, is_listed=str(part) in listed))
     return KnownDevices(
         parts=tuple(ordered), numbers=tuple(_numbers(kind, ordered)), listed=frozenset(listed), faults=of
     )
@@ -139,7 +139,7 @@ def device_names(
     for kind in KINDS:
         known = known_devices(kind, outcomes, faults, names)
         for number, part in zip(known.numbers, known.parts, strict=True):
-            is_certain = index_of(part) is not None if kind.kind == "gpu" else str(part) in known.listed
+            is_certain = number == str(index_of(part)) if kind.kind == "gpu" else str(part) in known.listed
             if is_certain:
                 label = f"{kind.title} {number}"
                 found |= dict.fromkeys(part.all_names(), label)
@@ -240,12 +240,13 @@ def _is_lasting(part: Component) -> bool:
     return not re.fullmatch(_NUMBER, part.id)
 
 
-def _place(part: Component) -> tuple[int, int, str]:
-    """GPUs by their index, everything else by the first number in its name: ``rdmap79s0`` is on bus 79."""
+def _place(part: Component, *, is_listed: bool) -> tuple[int, int, bool, str]:
+    """GPUs by their index, everything else by the first number in its name: ``rdmap79s0`` is on bus 79. Of two GPUs
+    with one index the one that the last run listed comes first: the other one had it before a GPU was lost."""
     if (index := index_of(part)) is not None:
-        return 0, index, part.id
+        return 0, index, not is_listed, part.id
     numbers = re.findall(_NUMBER, part.id)
-    return 1, int(numbers[0]) if numbers else 0, part.id
+    return 1, int(numbers[0]) if numbers else 0, False, part.id
 
 
 def _numbers(kind: DeviceKind, parts: Sequence[Component]) -> Iterator[str]:

@@ -246,8 +246,12 @@ def _learn_names(history: History, outcome: Outcome) -> tuple[History, dict[Faul
         if not alias.rpartition(":")[2].isdigit() or alias.count(":") > 1  # an index names another GPU after a loss
     }
     before = history.names
-    if any(before.get(alias) != component for alias, component in new.items()):
-        history = _renamed(history, new)
+    if changed := {
+        alias: part
+        for alias, part in new.items()
+        if before.get(alias) != part or _index(part) not in ("", _index(before[alias]))
+    }:
+        history = _renamed(history, changed)
     if not (gone := _replaced(before, history, _gpus(new.values()))):
         return history, {}
     if history.names is not before:
@@ -264,14 +268,41 @@ def _learn_names(history: History, outcome: Outcome) -> tuple[History, dict[Faul
 
 
 def _renamed(history: History, new: Mapping[str, Component]) -> History:
-    history = replace(history, names={**history.names, **new})
+    history = replace(history, names=_with_one_index_each({**history.names, **new}, new))
     faults: dict[FaultKey, Fault] = {}
     for fault in history.faults.values():
-        renamed = replace(fault, component=canonical(history, fault.component))
+        renamed = replace(fault, component=_known(history, fault.component))
         known = faults.get(renamed.key)
         faults[renamed.key] = renamed if known is None else _merge(known, renamed)
     memory: dict[str, Any] = {name: _rekeyed(history.names, getattr(history, name)) for name in _BY_COMPONENT}
     return replace(history, faults=faults, **memory)
+
+
+def _with_one_index_each(names: Mapping[str, Component], new: Mapping[str, Component]) -> dict[str, Component]:
+    """The names, in which an index is an alias of the GPU that answered last: it was another one's before a GPU was
+    lost."""
+    taken = {index: part for part in new.values() if (index := _index(part))}
+
+    def is_anothers(part: Component) -> bool:
+        return taken.get(_index(part), part) != part
+
+    return {
+        alias: replace(part, aliases=tuple(each for each in part.aliases if not each.isdigit()))
+        if is_anothers(part)
+        else part
+        for alias, part in names.items()
+    }
+
+
+def _known(history: History, component: Component) -> Component:
+    """The component with the aliases that are known of it: a line of the kernel's has no index."""
+    part = canonical(history, component)
+    return next((each for each in history.names.values() if each == part), part)
+
+
+def _index(part: Component) -> str:
+    """NVML's index of a GPU, or ""."""
+    return next((alias for alias in part.aliases if alias.isdigit()), "") if part.kind == "gpu" else ""
 
 
 def _replaced(before: Mapping[str, Component], history: History, there: Set[Component]) -> Set[Component]:
@@ -392,7 +423,7 @@ def _fault(history: History, finding: Finding, outcome: Outcome) -> Fault:
     time = finding.time or outcome.at
     return Fault(
         code=finding.code,
-        component=canonical(history, finding.component),
+        component=_known(history, finding.component),
         check=outcome.check,
         severity=finding.severity,
         remedy=finding.remedy,

@@ -160,3 +160,14 @@ def test_a_device_is_known_from_a_run_a_fault_or_earlier() -> None:
     assert known_devices(KINDS[0], {}, (), better).numbers == ("4",)
     assert index_of(WITHOUT_INDEX) is None
     assert device_names({}, faults, names).of("gpu:3") == "GPU 3"
+
+
+def test_a_number_is_that_of_the_gpu_which_has_it_now() -> None:
+    """GPU 1 of 4 is gone and NVML lists three, with the numbers 0 to 2, as nvidia-smi does."""
+    was = [gpu_component(uuid=f"GPU-{number}", pci=f"0000:5{number}:00", index=number) for number in range(4)]
+    now = [gpu_component(uuid=f"GPU-{number}", pci=f"0000:5{number}:00", index=i) for i, number in enumerate((0, 2, 3))]
+    result = judged([], [Reading(component=part, name="gpu_listed", value=1) for part in now])
+    listed = {"gpu.count": Outcome(check="gpu.count", result=result, at=at(0), duration_s=0.1)}
+    names = device_names(listed, [fault("gpu.xid.79", was[1])], {f"gpu:{part.aliases[0]}": part for part in was})
+    assert [names.of(part) for part in was] == ["GPU 0", "GPU 0000:51:00", "GPU 1", "GPU 2"]
+    assert names.plain("gpu.hot on gpu:GPU-3, gpu:1") == "gpu.hot on GPU 2, GPU 1"

@@ -432,6 +432,33 @@ def test_an_index_names_nobody() -> None:
     assert list(after.names) == ["gpu:0000:90:1c"]
 
 
+def test_an_index_is_the_alias_of_the_gpu_that_has_it_now() -> None:
+    """GPU 3 of 8 is gone after a reboot and NVML counts on: the next one is GPU 3, for its open faults too, by which a
+    job that has GPU 3 is judged. The one that is gone has no index any more. A line that knows none changes none."""
+
+    def gpus(*numbers: int) -> Outcome:
+        parts = (gpu_component(uuid=f"GPU-{n}", pci=f"0000:5{n}:00", index=index) for index, n in enumerate(numbers))
+        return answered(ok([counter(0, part, name="not_judged") for part in parts]))
+
+    by_address = [gpu_component(pci=f"0000:5{number}:00") for number in range(8)]
+    lines = [line(component=part, by=ClearsBy.REPLACE) for part in by_address[2:5]]
+    before = fold(History(), [gpus(*range(8)), looked(*lines)])
+    after = fold(before, [gpus(0, 1, 2, 4, 5, 6, 7)])
+    after = fold(after, [looked(line(component=gpu_component(uuid="GPU-4", pci="0000:54:00"), by=ClearsBy.REPLACE))])
+    index = [("2",), (), ("3",)]
+    assert [canonical(after, part).aliases[1:] for part in by_address[2:5]] == index
+    assert [fault.component.aliases[1:] for fault in after.faults.values()] == index
+    assert [canonical(after, part).aliases[1] for part in by_address[5:]] == ["4", "5", "6"]
+
+
+def test_an_index_that_was_unknown_is_learned() -> None:
+    """A line of the kernel's named the only GPU by its address and its UUID, before NVML gave it a number."""
+    first = fold(History(), [looked(line(component=gpu_component(uuid="GPU-0", pci="0000:10:1c")))])
+    numbered = gpu_component(uuid="GPU-0", pci="0000:10:1c", index=0)
+    after = fold(first, [answered(ok([counter(0, numbered, name="not_judged")]))])
+    assert [part.aliases for part in after.names.values()] == [("0000:10:1c", "0")]
+
+
 def test_a_new_gpu_in_an_old_place_inherits_nothing() -> None:
     """The address moves to the new UUID; what was open on the old GPU stays the old GPU's."""
     start = fold(History(), [looked(line(), readings=(NAMED,))])
