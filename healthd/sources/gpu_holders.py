@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 from msgspec import Struct
@@ -26,7 +27,8 @@ _UNIT = re.compile(r"/([^/\n]+\.service)(?:/|$)", re.MULTILINE)
 
 
 class Holder(Struct, frozen=True, kw_only=True):
-    """A process with a ``/dev/nvidia<N>`` open. ``state``: the letter of proc(5); D cannot be ended by a signal.
+    """A process with a ``/dev/nvidia<N>`` open. ``state``: the letter of proc(5); D cannot be ended by a signal. Of a
+    process that was killed, and of which a thread sleeps in the driver, it is that thread's.
 
     ``unit``: the service of systemd whose process it is, by its control group, or "". ``is_pod``: it runs in a pod.
     """
@@ -47,7 +49,7 @@ def gpu_holders(proc_root: Path, dev_root: Path) -> tuple[Holder, ...]:
     if not any(re.fullmatch(r"nvidia\d+", path.name) for path in dev_root.glob("nvidia*")):
         return ()  # without a GPU node no process can have one open: certain without root
     pids = sorted(int(path.name) for path in proc_root.glob("[0-9]*"))
-    on_gpu = [pid for pid in pids if _has_gpu_open(proc_root / f"{pid}/fd", f"{dev_root}/nvidia")]
+    on_gpu = [pid for pid in pids if _has_gpu_open(proc_root / str(pid), f"{dev_root}/nvidia")]
     return tuple(_holder(pid, proc_root / str(pid)) for pid in on_gpu)
 
 
@@ -63,18 +65,31 @@ def _holder(pid: int, process: Path) -> Holder:
     )
 
 
-def _has_gpu_open(fd_dir: Path, prefix: str) -> bool:
+def _has_gpu_open(process: Path, prefix: str) -> bool:
+    fd_dir = process / "fd"
     try:
-        for fd in os.listdir(fd_dir):
-            if _link(fd_dir / fd).removeprefix(prefix).removesuffix(" (deleted)").isdecimal():
-                return True
+        if descriptors := os.listdir(fd_dir):
+            return any(
+                _link(fd_dir / fd).removeprefix(prefix).removesuffix(" (deleted)").isdecimal() for fd in descriptors
+            )
+        return any(_has_gpu_open(thread, prefix) for thread in _threads(process))
     except PermissionError as error:
         raise BackendUnknown(
             f"{fd_dir}: {error.strerror}: the jobs on the GPUs are unknown; run as root, with CAP_SYS_PTRACE"
         ) from error
     except OSError:  # the process has ended
         return False
-    return False
+
+
+def _threads(process: Path) -> Iterator[Path]:
+    """The threads of a process but for the first one. Once that has ended its folder shows no descriptor, though the
+    others have them open (proc_pid_fd(5)); so it is in a process that was killed and does not die."""
+    tasks = process / "task"
+    try:
+        names = os.listdir(tasks)
+    except OSError:  # the process has ended, or it is a thread
+        return
+    yield from (tasks / each for each in names if each != process.name)
 
 
 def _link(path: Path) -> str:
@@ -87,7 +102,8 @@ def _link(path: Path) -> str:
 def _state(process: Path) -> str:
     """The word behind the name, which may itself hold blanks and brackets."""
     words = _text(process / "stat").rpartition(")")[2].split()
-    return words[0] if words else "?"
+    state = words[0] if words else "?"
+    return "D" if state == "Z" and "D" in map(_state, _threads(process)) else state
 
 
 def _text(path: Path) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,50 @@ def test_a_process_in_uninterruptible_sleep_is_told(trees: tuple[Path, Path]) ->
     proc, dev = trees
     (proc / "9" / "stat").write_text("9 (nvidia) R) D 1 9 9 0")
     assert [holder.state for holder in gpu_holders(proc, dev)] == ["D", "?"]
+
+
+@pytest.mark.process
+def test_a_killed_process_with_a_thread_in_the_driver_is_found(tmp_path: Path) -> None:
+    """Its first thread has ended, and its own folder shows no descriptor any more: the GPU is open all the same."""
+    proc, node = tmp_path / "proc", tmp_path / "nvidia3"
+    proc.mkdir()
+    node.touch()
+    ends_one_thread = {"x86_64": 60, "aarch64": 93}[os.uname().machine]  # exit(2), by syscall(2)
+    script = f"""
+import ctypes, threading
+threading.Thread(target=input, daemon=True).start()
+node = open({str(node)!r})
+print("open", flush=True)
+ctypes.CDLL(None).syscall({ends_one_thread}, 0)
+"""
+    with subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        try:
+            assert child.stdout is not None
+            assert child.stdout.readline() == b"open\n"
+            process = Path(f"/proc/{child.pid}")
+            (proc / str(child.pid)).symlink_to(process)
+            until = time.monotonic() + limit_s(10)
+            while os.listdir(process / "fd") and time.monotonic() < until:
+                time.sleep(0.01)
+            assert os.listdir(process / "fd") == []
+            assert [holder.pid for holder in gpu_holders(proc, tmp_path)] == [child.pid]
+        finally:
+            child.kill()
+
+
+def test_a_killed_process_sleeps_where_its_last_thread_does(trees: tuple[Path, Path]) -> None:
+    """A zombie ends once its threads have: one that sleeps uninterruptibly keeps the GPU until a reboot. A thread of a
+    process that lives may wait for a disk."""
+    proc, dev = trees
+    for process in ("9", "100"):
+        for thread, state in ((process, "Z"), ("1001", "D")):
+            (proc / process / "task" / thread).mkdir(parents=True)
+            (proc / process / "task" / thread / "stat").write_text(f"{thread} (job) {state} 1 9 9 0")
+    (proc / "9" / "stat").write_text("9 (job) Z 1 9 9 0")
+    (proc / "100" / "stat").write_text("100 (job) S 1 9 9 0")
+    (proc / "9" / "fd").rename(proc / "9" / "task" / "1001" / "fd")
+    (proc / "9" / "fd").mkdir()
+    assert [(holder.pid, holder.state) for holder in gpu_holders(proc, dev)] == [(9, "D"), (100, "S")]
 
 
 def test_a_name_that_is_no_text_hides_nothing(trees: tuple[Path, Path]) -> None:
