@@ -261,9 +261,12 @@ class Gates:
 
 
 def in_maintenance(view: NodeView) -> Refused | None:
-    """The objection of another's maintenance window, or of a freeze of the fleet, to a repair. A release is none."""
+    """The objection of another's maintenance window, of a freeze of the fleet, or of a reboot that another has asked
+    the cluster for, to a repair. A release is none."""
     if view.freeze:
         return Refused(kind=Refusal.FROZEN, reason=f"{view.freeze}; no reset, reboot or replacement before its end")
+    if flag := next((each for each in sorted(view.flags) if each.startswith("REBOOT")), ""):
+        return Refused(kind=Refusal.MANAGED, reason=f"the cluster reboots the node already: it is {flag}")
     if not view.maintenance:
         return None
     message = f"maintenance window {view.maintenance} is on the node: no reset, reboot or replacement inside it"

@@ -11,6 +11,7 @@ from healthd.core.model import Action, Mode, Refusal, Remedy
 from healthd.remediation.decide.commands import Command, Verb
 from healthd.remediation.decide.paging import OUT_BY_COMMAND_S
 from healthd.remediation.decide.remediation import End
+from healthd.remediation.ports import Hold
 from tests.support.engine_replay import ADMIN, WELL, Replay
 from tests.support.engine_rig import IN, NODE, STEP_S, XID_79, XID_95, World, replace_story
 from tests.support.engine_wire import kill
@@ -197,7 +198,7 @@ def test_a_person_who_undoes_slurms_text_gives_an_order(tmp_path: Path) -> None:
     assert (world.ending().in_service, world.ending().ends) == (True, ("acknowledged",))
 
 
-@pytest.mark.parametrize("text", ["{} please leave", "{} : reboot issued", "Anna: {}", "{} : Not responding, Anna"])
+@pytest.mark.parametrize("text", ["{} please leave", "{} : reboot complete", "Anna: {}", "{} : Not responding, Anna"])
 def test_a_person_who_edits_our_text_and_keeps_its_id_is_respected(tmp_path: Path, text: str) -> None:
     """Our id in a text that Slurm did not write makes it no drain of ours."""
     world = World(tmp_path, mode=Mode.QUARANTINE).at(10, lambda: world.log_line(XID_79))
@@ -206,6 +207,28 @@ def test_a_person_who_edits_our_text_and_keeps_its_id_is_respected(tmp_path: Pat
     world.cluster.update(NODE, "", edited)
     world.run_to_end()
     assert (world.hold_text, world.ending().ends) == (edited, ("lost",))
+
+
+@pytest.mark.parametrize("mode", [Mode.QUARANTINE, Mode.REPAIR])
+def test_a_node_that_an_operator_has_slurm_reboot_comes_back(tmp_path: Path, mode: Mode) -> None:
+    """`scontrol reboot NODE` of a node that we hold: Slurm appends to our reason and keeps the drain, which stays ours.
+    We ask for no second reboot beside it."""
+    world = World(tmp_path, mode=mode)
+    world.start_job()
+    world.log_line(XID_79)
+    world.run(12)
+    node, requested = world.cluster.nodes[NODE], "REBOOT_REQUESTED"
+    node.flags.add(requested)
+    world.end_jobs()
+    world.run(6)
+    if mode is Mode.REPAIR:
+        assert world.message[-1] == f"reboot waits: the cluster reboots the node already: it is {requested}"
+    node.hold = Hold(text=f"{world.hold_text} : reboot issued", user="root", stamp=int(world.seconds()))
+    world.power_cycle()
+    node.flags.difference_update({requested, "DOWN"})
+    world.run_to_end()
+    assert (world.ending().in_service, world.ending().ends, world.cluster.slots) == (True, ("released",), {})
+    assert world.provisioner.requests == 0
 
 
 @pytest.mark.parametrize("text", ["Kill task failed", "Epilog error"])

@@ -65,8 +65,11 @@ AUTOMATIC = (
 """The reasons of automatic drains and downs. One reason may hold several, with ", " between them."""
 
 REBOOTS = ("reboot requested", "reboot issued", "reboot complete", "reboot timed out")
-"""The texts that Slurm appends while it carries out ``scontrol reboot``: a command of an operator or a program, which a
-drain of ours does not cover."""
+"""The texts that Slurm appends while it carries out ``scontrol reboot``, where that names no reason of its own."""
+
+_STAYS_DOWN = "reboot complete"
+"""After a reboot with ``nextstate=DOWN`` alone: an operator or a program wants the node out, for another cause than it
+was out for before."""
 
 _ONE = "|".join(row.pattern for row in AUTOMATIC)
 _AUTOMATIC = re.compile(f"(?:{_ONE})(?:, (?:{_ONE}))*")
@@ -84,17 +87,22 @@ def is_automatic(text: str) -> bool:
 
 
 def without_remarks(reason: str) -> tuple[str, str]:
-    """A reason in two: the text that was written, and Slurm's additions, such as " : Not responding". Additions about a
-    reboot stay with the text: a node that was rebooted is no longer in the state that healthd left."""
+    """A reason in two: the text that was written, and Slurm's additions, such as " : Not responding" or " : reboot
+    issued": a drain outlives ``scontrol reboot``, also with ASAP from 24.11 on. The end of a reboot after which the
+    node stays down stays with the text."""
     text = reason
-    while (parts := text.rpartition(SEPARATOR))[0] and is_automatic(parts[2]):
+    while (parts := text.rpartition(SEPARATOR))[0] and _is_addition(parts[2]):
         text = parts[0]
     return text, reason.removeprefix(text)
 
 
 def as_written(reason: str) -> str:
-    """A reason without any addition of Slurm's, those about reboots too."""
+    """A reason without any addition of Slurm's."""
     text = reason
-    while (parts := text.rpartition(SEPARATOR))[0] and (parts[2] in REBOOTS or is_automatic(parts[2])):
+    while (parts := text.rpartition(SEPARATOR))[0] and (parts[2] == _STAYS_DOWN or _is_addition(parts[2])):
         text = parts[0]
     return text
+
+
+def _is_addition(text: str) -> bool:
+    return is_automatic(text) or (text in REBOOTS and text != _STAYS_DOWN)
