@@ -69,8 +69,9 @@ _NONE = ("(null)", "N/A")
 """As squeue prints an account or a QOS that a job does not have, as where slurmdbd is not used."""
 
 # The states that keep new jobs off a node for good. Not here: NOT_RESPONDING alone (2 to 3 s after every undrain),
-# UNKNOWN (not registered yet after a restart of slurmctld), RESERVED.
-_OUT = re.compile(r"DRAIN(ED|ING)?|DOWN|FAIL(ING)?|REBOOT\w*|INVALID_REG")
+# UNKNOWN (not registered yet after a restart of slurmctld), RESERVED, REBOOT_REQUESTED (jobs start there until the node
+# is idle for once; with ASAP it is DRAIN as well).
+_OUT = re.compile(r"DRAIN(ED|ING)?|DOWN|FAIL(ING)?|REBOOT(_ISSUED)?|INVALID_REG")
 # A node in no partition has no Partitions=, and a comment or a reason may say the word as well.
 _PARTITIONS = re.compile(r" MCS_label=\S*\s+(?:Partitions=(\S+))?")
 _ROOT = "root"

@@ -377,15 +377,29 @@ def test_the_level_counts_each_node_that_is_out_once(slurm: SlurmLab) -> None:
     assert _counts(snapshot) == (frozenset({"n0001", "n0002", "n0003", "n0004", "n0005"}), 8)
 
 
-def test_a_node_that_waits_for_a_reboot_is_out(slurm_lab_factory: Callable[..., SlurmLab]) -> None:
-    """REBOOT_REQUESTED without a drain keeps a node out of service and in the level, until it is cancelled."""
+def test_a_node_that_waits_for_a_reboot_takes_jobs_and_is_not_out(slurm_lab_factory: Callable[..., SlurmLab]) -> None:
+    """REBOOT_REQUESTED without ASAP keeps no job off until the node is idle. A drain of ours is ours after the boot,
+    beside our slot too."""
     lab = slurm_lab_factory(nodes=1, conf={"RebootProgram": "/bin/true"})
     orchestrator = _of(lab)
     lab.run_job(NODE)
     assert lab.scontrol("reboot", NODE).returncode == 0
     lab.wait(lambda: "REBOOT_REQUESTED" in orchestrator.view().flags, 5, "REBOOT_REQUESTED")
-    assert not orchestrator.view().in_service
+    lab.run_job(NODE)
+    assert orchestrator.view().in_service
+    assert orchestrator.snapshot().out == set()
+    orchestrator.claim("cluster", 0)
+    orchestrator.quarantine(REASON)
+    ours = _hold_of(lab)
     assert orchestrator.snapshot().out == {NODE}
+    lab.cancel()
+    lab.wait(lambda: "REBOOT_ISSUED" in orchestrator.view().flags, 30, "the reboot to be issued")
+    lab.reboot(NODE)
+    lab.wait(lambda: "DOWN" not in orchestrator.view().flags, 15, "the node to be back")
+    assert _hold_of(lab).remark == " : reboot issued"
+    assert _hold_of(lab).is_still(ours)
+    orchestrator.release(resume=False)
+    assert orchestrator.view().undrained
 
 
 @pytest.fixture(scope="module")

@@ -66,7 +66,8 @@ def _record(
         ("idle+fail", False),
         ("idle+maintenance+reserved", False),
         ("idle+maintenance", True),
-        ("mixed+reboot_requested", False),
+        ("mixed+reboot_requested", True),
+        ("mixed+drain+reboot_requested", False),
         ("down+drain+reboot_issued", False),
         ("idle+invalid_reg", False),
         ("down*+drain", False),
@@ -76,7 +77,7 @@ def _record(
     ],
 )
 def test_in_service_follows_every_flag(state: str, in_service: bool) -> None:
-    """DRAIN, DOWN, FAIL, REBOOT_*, INVALID_REG and MAINT take out of service; silence, sleep and what a killed
+    """DRAIN, DOWN, FAIL, REBOOT_ISSUED, INVALID_REG and MAINT take out of service; silence, sleep and what a killed
     slurmctld left of a reservation do not."""
     view = parse_view("n0001", _record(state))
     assert view.in_service is in_service
@@ -203,7 +204,8 @@ def _line(name: str, state: str, rest: str = "") -> str:
         ("DOWN+NOT_RESPONDING", True),
         ("DOWN*+CLOUD", True),
         ("IDLE+FAIL", True),
-        ("MIXED+REBOOT_REQUESTED", True),
+        ("MIXED+REBOOT_REQUESTED", False),
+        ("MIXED+DRAIN+REBOOT_REQUESTED", True),
         ("DOWN+DRAIN+REBOOT_ISSUED", True),
         ("IDLE+INVALID_REG", True),
         ("IDLE+DRAIN+MAINTENANCE+RESERVED", True),
