@@ -83,4 +83,5 @@ class JournalHindsight:
             return f"the journal could not be read: {error}"
         self._checkup.judge_past_kernel(past.records, code)
         left_out = ", of which the older ones were left out" if past.cut else ""
+        left_out += f"; journalctl did not read all of it: {past.unread}" if past.unread else ""
         return f"the journal was read from {since:%Y-%m-%d %H:%M:%S} UTC on: {len(past.records)} kernel lines{left_out}"

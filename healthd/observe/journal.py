@@ -64,6 +64,8 @@ def judge_past_boot(checkup: Checkup, monitor: Monitor, boot_id: str, now: datet
 def _judged_text(past: JournalBatch, since: datetime) -> str:
     """The line of the audit trail about the kernel lines before this boot."""
     text = f"judged {len(past.records)} kernel lines from before this boot, after {since:%H:%M:%S}"
+    if past.unread:
+        text = f"{text}; there may have been more, because journalctl did not read all of the journal: {past.unread}"
     if not past.cut:
         return text
     first = (

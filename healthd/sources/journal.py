@@ -62,11 +62,13 @@ class WantedLines(Struct, frozen=True, kw_only=True):
 
 class JournalBatch(Struct, frozen=True, kw_only=True):
     """Records in their order, and the cursor behind the last line that was read; "" where none was. ``cut``: older ones
-    were skipped, since there are more than one read takes."""
+    were skipped, since there are more than one read takes. ``unread``: what journalctl says of files that it left out,
+    such as one that a crash has damaged; "" where it read all."""
 
     records: tuple[KernelRecord, ...] = ()
     cursor: str = ""
     cut: bool = False
+    unread: str = ""
 
 
 class JournalLog:
@@ -161,7 +163,7 @@ class JournalLog:
 
 def read_journal(wanted: WantedLines, *, cursor: str = "", options: Sequence[str] = ()) -> JournalBatch:
     """The journal of this boot as of now. Raises SourceError, also for more than one read takes."""
-    lines, cut = _asked(_arguments(cursor, options), _NO_TOOL)
+    lines, cut, _ = _asked(_arguments(cursor, options), _NO_TOOL)
     if cut:
         raise SourceUnreadable(f"the journal of this boot is larger than {_ONCE_BYTES >> 20} MiB: run the daemon")
     return _batch(lines, wanted)
@@ -175,7 +177,7 @@ def read_past_kernel(since: datetime, boot_id: str, *, most: int = _PAST_LINES) 
     is judged, and the batch says that it is ``cut``.
     """
     asked = [f"--output-fields={_KERNEL_FIELDS}", "_TRANSPORT=kernel", f"--since=@{since.timestamp():.6f}"]
-    lines, cut = _asked([*asked, "--reverse", f"--lines={most}"], _NO_TOOL_FOR_THE_PAST)
+    lines, cut, unread = _asked([*asked, "--reverse", f"--lines={most}"], _NO_TOOL_FOR_THE_PAST)
     entries = (_parsed(line) for line in reversed(lines))
     records = ((kernel_record_of(fields), fields) for fields in entries)
     past = [
@@ -183,7 +185,7 @@ def read_past_kernel(since: datetime, boot_id: str, *, most: int = _PAST_LINES) 
         for record, fields in records
         if record is not None and record.boot_id != boot_id and _taken_at(fields) > since
     ]
-    return JournalBatch(records=tuple(past), cut=cut or len(lines) >= most)
+    return JournalBatch(records=tuple(past), cut=cut or len(lines) >= most, unread=unread)
 
 
 def read_kernel_since(since: datetime, *, most: int = _PAST_LINES) -> JournalBatch:
@@ -192,9 +194,10 @@ def read_kernel_since(since: datetime, *, most: int = _PAST_LINES) -> JournalBat
     return read_past_kernel(since, "", most=most)
 
 
-def _asked(options: Iterable[str], no_tool: str) -> tuple[list[bytes], bool]:
-    """Journalctl's lines of JSON, and whether there were more than are kept. ``no_tool``: the next step where there is
-    no journalctl. Raises SourceError."""
+def _asked(options: Iterable[str], no_tool: str) -> tuple[list[bytes], bool, str]:
+    """Journalctl's lines of JSON, whether there were more than are kept, and what it says of files that it left out: it
+    ends with 0 then, and a quiet one says nothing else. ``no_tool``: the next step where there is no journalctl. Raises
+    SourceError."""
     argv = ["journalctl", "--output=json", "--no-pager", "--quiet", *options]
     try:
         answer = run_command(argv, timeout_s=_ONCE_S, limit_bytes=_ONCE_BYTES)
@@ -204,7 +207,8 @@ def _asked(options: Iterable[str], no_tool: str) -> tuple[list[bytes], bool]:
         raise SourceUnreadable(f"journalctl: exit status {answer.code}: {answer.stderr.strip()[:200]}")
     lines = answer.stdout.encode("utf-8", "surrogateescape").split(b"\n")
     cut = lines[-1].startswith(TRUNCATED.encode())
-    return [line for line in (lines[:-2] if cut else lines) if line], cut
+    unread = " ".join(answer.stderr.split())[:200]
+    return [line for line in (lines[:-2] if cut else lines) if line], cut, unread
 
 
 def kernel_record_of(fields: Mapping[str, Any]) -> KernelRecord | None:

@@ -65,6 +65,15 @@ def test_a_journal_that_begins_later_opens_nothing(agent: Agent) -> None:
     assert (codes(agent), "0 kernel lines" in message) == ([], True)
 
 
+def test_a_journal_of_which_a_file_is_damaged_was_not_read_whole(agent: Agent) -> None:
+    """Nothing in what was read proves no health."""
+    damaged = JournalBatch(unread="system.journal is truncated, ignoring file.")
+    hindsight = JournalHindsight(agent.checkup, agent.machine.proc, read=lambda _since: damaged)
+    assert hindsight.reread_log("gpu.xid.79", NOW).endswith(
+        "0 kernel lines; journalctl did not read all of it: system.journal is truncated, ignoring file."
+    )
+
+
 def test_a_journal_that_cannot_be_read_is_said(agent: Agent) -> None:
     """And so is a boot time that cannot be told: neither proves anything."""
 

@@ -17,6 +17,7 @@ import pytest
 
 from healthd.core.errors import SourceMissing, SourceUnreadable
 from healthd.judge.history import Fault
+from healthd.observe.journal import _judged_text
 from healthd.sources.journal import JournalBatch, JournalLog, WantedLines, read_journal, read_past_kernel
 from healthd.state.store import Store
 from tests.support.limits import limit_s
@@ -276,6 +277,22 @@ def test_the_drift_of_the_kernels_clock_loses_no_last_words(tmp_path: Path, monk
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     (record,) = read_past_kernel(since, OTHER_BOOT).records
     assert record.time < since
+
+
+def test_a_journal_that_a_crash_has_damaged_was_not_read(as_kernel: Journal, tmp_path: Path) -> None:
+    """Journalctl leaves out a file that is truncated and ends with 0. What the kernel said last may have been in it."""
+    before = datetime.now(UTC)
+    as_kernel.say(b"NVRM: Xid (PCI:0000:05:00): 79, off the bus", SYSLOG_FACILITY="0")
+    wait(lambda: len(read_past_kernel(before, OTHER_BOOT).records) == 1)
+    assert read_past_kernel(before, OTHER_BOOT).unread == ""
+    (file,) = as_kernel._files()
+    os.truncate(shutil.copy(file, tmp_path / "system.journal"), 100_000)
+    tool = tmp_path / "bin/journalctl"
+    tool.write_text(tool.read_text().replace(as_kernel.options[0], f"--directory={tmp_path}"))
+    past = read_past_kernel(before, OTHER_BOOT)
+    assert past.records == ()
+    assert "system.journal is truncated, ignoring file" in past.unread
+    assert past.unread in _judged_text(past, before)
 
 
 def test_without_journalctl_there_are_no_last_words(monkeypatch: pytest.MonkeyPatch) -> None:
