@@ -78,6 +78,7 @@ _ROOT = "root"
 _NODE_NAME_FIELD, _STATE = re.compile(r"NodeName=(\S+) "), re.compile(r" State=(\S+)")
 _A_REASON = re.compile(r"(.*?) \[[^\[\]@\s]+@\d{1,11}\](?: |$)")
 _A_SIGNED_REASON = re.compile(r"(.*?) \[([^\[\]@\s]+)@(\d{1,11})\](?: |$)")
+_BEHIND_COMMENT = re.compile(r" (?:Extra|InstanceId)=")
 _A_FURTHER_LINE = re.compile(r"\n(?!NodeName=)")
 _OUR_REASON = re.compile(r"(healthd: .*?) \[[^\[\]@\s]+@(\d{1,11})\](?: |$)")  # with SLURM_TIME_FORMAT=%s
 # A killed slurmctld can leave MAINTENANCE on a node for good, without RESERVED and a reservation; jobs run there.
@@ -555,8 +556,8 @@ def _scope(name: str, partitions: Mapping[str, str], is_out: Mapping[str, bool])
 
 
 def _comment(tail: str) -> str:
-    """A comment of ours. It stands behind the reason, which may hold any text, and before Extra."""
-    text = tail.rpartition(" Comment=")[2].partition(" Extra=")[0] if " Comment=" in tail else ""
+    """A comment of ours. It stands behind the reason, which may hold any text, before Extra and the cloud instance."""
+    text = _BEHIND_COMMENT.split(tail.rpartition(" Comment=")[2], maxsplit=1)[0] if " Comment=" in tail else ""
     return text.rstrip() if text.startswith(MARK) else ""
 
 

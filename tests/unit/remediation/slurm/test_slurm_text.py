@@ -568,16 +568,18 @@ def test_the_snapshot_has_our_partitions_and_every_record() -> None:
             node.format("me", "IDLE", "gpu,all", "Comment=healthd replaced=1 id=x Extra=rack 7"),
             node.format("b", "IDLE+DRAIN", "gpu", "Reason=x Partitions=all Comment=forged [root@1] Comment=healthd y"),
             node.format("c", "DOWN", "cpu,all", "Comment=somebody's healthd"),
+            node.format("d", "IDLE", "cpu,all", "Comment=healthd said=in two InstanceId=i-0abc InstanceType=p5"),
         ]
     )
     snapshot = parse_snapshot("me", text)
     assert snapshot.scopes == (
-        ScopeSnapshot(scope="all", out=frozenset({"c"}), total=2),
+        ScopeSnapshot(scope="all", out=frozenset({"c"}), total=3),
         ScopeSnapshot(scope="gpu", out=frozenset({"b"}), total=2),
     )
     assert snapshot.records == (
         NodeRecord(node="me", text="healthd replaced=1 id=x"),
         NodeRecord(node="b", text="healthd y"),
+        NodeRecord(node="d", text="healthd said=in two"),
     )
 
 
