@@ -38,6 +38,7 @@ _BATCH_BYTES = 1 << 20
 _LINE_BYTES = 1 << 20
 _ONCE_BYTES, _ONCE_S = 32 << 20, 5.0
 _MANAGER_PID = "1"
+_BYTES = (b'"MESSAGE":[', b'"MESSAGE" : [')  # the second before systemd 240: logs-show.c, output_json
 _NO_TOOL = "install systemd's journalctl, or remove the rules with source = journal"
 _NO_TOOL_FOR_THE_PAST = "install systemd's journalctl"
 _PAST_LINES = 20_000  # a second and a half on a machine with much else to do, of five
@@ -275,7 +276,7 @@ def _arguments(cursor: str, options: Sequence[str]) -> Iterator[str]:
 def _batch(lines: Iterable[bytes], wanted: WantedLines) -> JournalBatch:
     """The batch of these lines. Of unwanted lines only the last one is parsed, for its cursor. A list of bytes shows no
     needle."""
-    needles, records, last, cursor = (*wanted.in_json, b'"MESSAGE":['), [], b"", ""
+    needles, records, last, cursor = (*wanted.in_json, *_BYTES), [], b"", ""
     for line in filter(None, lines):
         last = line
         if any(needle in line for needle in needles) and (record := record_of(_parsed(line), wanted.units)) is not None:

@@ -295,6 +295,20 @@ def test_a_journal_that_a_crash_has_damaged_was_not_read(as_kernel: Journal, tmp
     assert past.unread in _judged_text(past, before)
 
 
+@pytest.mark.parametrize("colon", [":", " : "])
+def test_a_message_with_odd_bytes_is_found_as_each_systemd_writes_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, colon: str
+) -> None:
+    """As a list of numbers, which shows no needle: before systemd 240 with blanks around the colon (RHEL 8 has 239)."""
+    fields = {"_UID": "0", "_BOOT_ID": OTHER_BOOT, "MESSAGE": list(b"probe failed: \xff")}
+    times = {"__REALTIME_TIMESTAMP": "1795239486000000", "__MONOTONIC_TIMESTAMP": "2592000000000"}
+    tool = tmp_path / "journalctl"
+    tool.write_text(f"#!/bin/sh\ncat <<'.'\n{json.dumps({**fields, **times}, separators=(',', colon))}\n.\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    assert texts(read_journal(WANTED)) == ["probe failed: \ufffd"]
+
+
 def test_without_journalctl_there_are_no_last_words(monkeypatch: pytest.MonkeyPatch) -> None:
     """And it is said what to install."""
     monkeypatch.setattr("healthd.sources.command.SEARCH_DIRS", ())
