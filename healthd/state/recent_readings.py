@@ -43,7 +43,7 @@ class _Kept(Struct, kw_only=True):
         is_new = reading.epoch != self.epoch or (bool(self.values) and reading.value < self.values[-1])
         if self.kind is ReadingKind.COUNTER and is_new:
             del self.at_s[:], self.values[:]
-        self.epoch = reading.epoch
+        self.component, self.epoch = reading.component, reading.epoch  # the driver may have numbered the GPUs again
         self.at_s.append(at_s)
         self.values.append(reading.value)
         del self.at_s[:-_MOST_SAMPLES], self.values[:-_MOST_SAMPLES]

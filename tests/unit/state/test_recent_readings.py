@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 from healthd.core.check import ok
-from healthd.core.model import Component, Outcome, Reading, ReadingKind
+from healthd.core.model import Component, Outcome, Reading, ReadingKind, gpu_component
 from healthd.state.recent_readings import KEPT, RecentReadings
 from tests.support.judgement import GPU, at
 
@@ -55,6 +55,14 @@ def test_a_counter_starts_again_with_its_epoch_or_when_it_goes_backwards() -> No
 def test_two_samples_of_one_moment_have_no_rate() -> None:
     """A check that `healthd check` runs again within the second divides nothing by zero."""
     assert samples(seen(run(0, 600, MOVED), run(0, 601, MOVED), run(60, 661, MOVED)), 60) == [(0.0, 1.0)]
+
+
+def test_a_gpu_has_the_number_that_the_driver_gives_it_now() -> None:
+    """Where one was lost and the driver was loaded again, the others have other numbers: by these a job has GPUs."""
+    before, now = (gpu_component(uuid="GPU-0", pci="0000:10:1c", index=index) for index in (4, 3))
+    (only,) = seen(run(0, 70, part=before), run(60, 680, part=now)).series(at(90))
+    assert only.component.aliases == ("0000:10:1c", "3")
+    assert len(only.samples) == 2
 
 
 def test_what_is_old_is_forgotten() -> None:
