@@ -133,16 +133,17 @@ def device_names(
     outcomes: Mapping[str, Outcome], faults: Iterable[Fault], names: Mapping[str, Component]
 ) -> DeviceNames:
     """The names of the GPUs whose index is known, and of the EFA devices that the last check run listed, which have the
-    number of their position on the bus. A name that could be another device's tomorrow is none."""
+    number of their position on the bus. A name that could be another device's tomorrow is none: any other GPU is named
+    by its address."""
     found: dict[str, str] = {}
     faults = tuple(faults)
     for kind in KINDS:
         known = known_devices(kind, outcomes, faults, names)
         for number, part in zip(known.numbers, known.parts, strict=True):
             is_certain = number == str(index_of(part)) if kind.kind == "gpu" else str(part) in known.listed
-            if is_certain:
-                label = f"{kind.title} {number}"
-                found |= dict.fromkeys(part.all_names(), label)
+            label = f"{kind.title} {number}" if is_certain else DeviceNames().of(part)
+            if label != str(part):
+                found |= dict.fromkeys(part.all_names() if is_certain else (str(part),), label)
                 found |= {str(fault.component): label for fault in known.faults.get(str(part), ())}
     found |= {name: found[str(part)] for name, part in names.items() if str(part) in found}
     return DeviceNames(found)

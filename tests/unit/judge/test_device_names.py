@@ -171,3 +171,4 @@ def test_a_number_is_that_of_the_gpu_which_has_it_now() -> None:
     names = device_names(listed, [fault("gpu.xid.79", was[1])], {f"gpu:{part.aliases[0]}": part for part in was})
     assert [names.of(part) for part in was] == ["GPU 0", "GPU 0000:51:00", "GPU 1", "GPU 2"]
     assert names.plain("gpu.hot on gpu:GPU-3, gpu:1") == "gpu.hot on GPU 2, GPU 1"
+    assert names.plain("gpu.xid.79 on gpu:GPU-1") == "gpu.xid.79 on GPU 0000:51:00"
