@@ -25,6 +25,8 @@ _ENDED = re.compile(r"job.requeued.in.held.state", re.IGNORECASE)
 _NOT_STARTED = re.compile(r"launch.failed.requeued.held|launch.failure.limit.exceeded.requeued.held", re.IGNORECASE)
 """The second past MaxBatchRequeue launches that failed: 24.11.5, 26.05.5. Such a job has had no end."""
 _NUMBER = re.compile(r"[0-9]{1,11}")
+_LIMIT_BYTES = 256 * 1024 * 1024
+"""Of the list. Each job that waits has its reason in it, which may name all nodes that are drained."""
 
 
 class ListedJob(Struct, frozen=True, kw_only=True):
@@ -51,7 +53,7 @@ class SlurmJobList:
     def jobs(self) -> tuple[ListedJob, ...]:
         """Those that run, that ended badly and are not forgotten (MinJobAge, 300 s), and that slurmctld holds after
         their end."""
-        result = self._slurm.client("squeue", "-h", "-a", "-t", _STATES, "-O", _FIELDS)
+        result = self._slurm.client("squeue", "-h", "-a", "-t", _STATES, "-O", _FIELDS, limit_bytes=_LIMIT_BYTES)
         if result.code:
             raise BackendUnknown(f"squeue: exit status {result.code}: {result.stderr.strip()[-200:]}")
         return tuple(parse_listed_jobs(result.stdout))

@@ -10,6 +10,7 @@ from healthd.core.errors import BackendUnknown
 from healthd.core.node import CommandResult
 from healthd.remediation.orchestrators.slurm.job_list import ListedJob, SlurmJobList, parse_listed_jobs
 from healthd.remediation.orchestrators.slurm.orchestrator import SlurmOrchestrator
+from healthd.sources.command import TRUNCATED
 
 # squeue -h -a -t … -O … of 22.05.8, with SLURM_TIME_FORMAT=%s.
 ANSWER = """1|FAILED|0|2|1795000000|1795000060|NonZeroExitCode|
@@ -63,6 +64,22 @@ def test_a_running_job_is_read_with_its_gpus() -> None:
 
     job, gpus = SlurmJobList(SlurmOrchestrator(node="head", run=client)).running("8")
     assert (job.nodes, gpus) == ("n1", {"n1": frozenset({0, 1})})
+
+
+def test_a_long_queue_hides_no_end_of_a_job() -> None:
+    """Fifty thousand jobs wait, and Slurm names the drained nodes beside each of them."""
+    waits = "".join(
+        f"{job}|PENDING|0|8|NONE|NONE|(ReqNodeNotAvail, UnavailableNodes:gpu-[003,017,101,254,377])|\n"
+        for job in range(100_000, 150_000)
+    )
+
+    def client(argv: list[str], *, limit_bytes: int = 0, **_: object) -> CommandResult:
+        out = f"{waits}{ANSWER}"
+        kept = out if len(out) <= limit_bytes else f"{out[:limit_bytes]}\n{TRUNCATED} of the rest]"
+        return CommandResult(argv=tuple(argv), code=0, stdout=kept, stderr="", duration_s=0.0)
+
+    jobs = SlurmJobList(SlurmOrchestrator(node="head", run=client)).jobs()
+    assert [job.id for job in jobs] == ["1", "3", "2", "5", "6"]
 
 
 def test_a_cluster_that_does_not_answer_is_unknown() -> None:
