@@ -67,7 +67,7 @@ variable "controller_features" {
 }
 
 variable "evidence" {
-  description = "The bucket for [evidence] upload_to. create = false: the bucket is there, and only the right to write below the prefix is made. expire_days: when evidence is deleted."
+  description = "The bucket for [evidence] upload_to. create = false: the bucket is there, and only the right to write below the prefix is made. expire_days: when evidence expires; the versioned bucket deletes it for good after as many days more."
   type = object({
     bucket      = string
     prefix      = optional(string, "healthd")
