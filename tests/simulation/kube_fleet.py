@@ -74,6 +74,8 @@ WORN_OUT = "gpu.remap.failure"
 """Only another machine ends it."""
 AGENT_S, IDLE_S, CONTROLLER_S = 5.0, 60.0, 10.0
 EVICTED_AFTER_S = 600.0
+GUARDED, GUARDED_S = 0.1, 600.0
+"""How likely a PodDisruptionBudget keeps a pod, and for how long at a time, in seconds."""
 _STANDS_STILL = 0.0003
 REACTS_S, SETTLED_S = 1800.0, 5400.0
 """From a fault, with room and without trouble, to the drain; and from the end of all trouble to a fleet as it was."""
@@ -467,7 +469,7 @@ class KubeSimulation:
         acts: Callable[[Provisioner], Provisioner] = lambda opened: opened,
         evicts: GangMode | None = None,
     ) -> None:
-        self.counts, self.acts = counts, acts
+        self.seed, self.counts, self.acts = seed, counts, acts
         self.orchestrator, self.notifier, self.granted = orchestrator, notifier, granted
         self.random, self.timeline, self.server = Random(seed), Timeline(), Server()  # noqa: S311 - a fleet, no secret
         self.wall, self.max_out = WallClock(self.timeline), max_out
@@ -490,7 +492,7 @@ class KubeSimulation:
         self.trail: list[str] = []
         self.pager = Pager(self.random, lambda: not self.calm, self.note)
         self.drains = self.evictions = self.kills = self._pods = 0
-        self.server.written = self._written
+        self.server.written, self.server.is_guarded = self._written, self._is_guarded
         self.server.put(ResourceKind.LEASE, {"metadata": {"name": LEASE}, "spec": {}})
         self.controllers = [Controller(name, self) for name in "ab"]
         self.machines: dict[str, Machine] = {}
@@ -716,6 +718,8 @@ class KubeSimulation:
     def _without_lease(self) -> None:
         """An operator deletes the Lease, with all claims."""
         self.server.drop(ResourceKind.LEASE, LEASE)
+        if self.room is not None:
+            self.room.gangs.drains_are_forgotten()
         self.note("the Lease is deleted")
 
     def _opt_out(self, name: str) -> None:
@@ -738,7 +742,7 @@ class KubeSimulation:
             self.room.gangs.may_begin()
 
     def _ends(self, pod: str) -> None:
-        self.drop_pods((pod,) if self.room is None else self.room.gangs.with_members(pod))
+        self.drop_pods((pod,)) if self.room is None else self.room.gangs.end(pod)
 
     def begins(self, node: str, gang: str = "") -> str:
         """A pod starts there; of a ``gang``, where one is named. Returns its name."""
@@ -755,6 +759,16 @@ class KubeSimulation:
         body = {"metadata": meta, "spec": {"nodeName": node, "containers": [container]}, "status": {"phase": "Running"}}
         self.server.put(ResourceKind.POD, body, by="scheduler")
         return f"pod-{self._pods}"
+
+    def _is_guarded(self, pod: str) -> bool:
+        """Whether a PodDisruptionBudget has no room for the eviction of this pod, in these minutes."""
+        if self.calm:
+            return False
+        gang = self.server.objects[ResourceKind.POD, pod]["metadata"]["labels"].get(JOB_SET, "")
+        if self.room is not None and gang and self.room.gangs.is_guarded(gang):
+            return True
+        minutes = int(self.timeline.s // GUARDED_S)
+        return Random(f"{self.seed} {pod} {minutes}").random() < GUARDED  # noqa: S311 - as above
 
     # -- what must be true --------------------------------------------------------------------------------------------
 

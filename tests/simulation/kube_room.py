@@ -7,10 +7,11 @@ pod, once, and within the bounds of the fleet; a node that stays out pages; and 
 from __future__ import annotations
 
 from collections import Counter, deque
+from collections.abc import Iterable
 from random import Random
 from typing import TYPE_CHECKING
 
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from healthd.config.schema.config import Config
@@ -23,8 +24,9 @@ from tests.simulation.kube_platform import HOUR, CloudPlatform, Instance, Kind
 if TYPE_CHECKING:
     from tests.simulation.kube_fleet import KubeSimulation, Machine
 
-BEGINS, TORN_S = 5.0 / 60.0, 1200.0
-"""How likely a job of several Nodes starts in a turn, and how long it may be torn by an eviction, in seconds."""
+BEGINS, AGAIN, TORN_S = 5.0 / 60.0, 5.0 / 30.0, 2400.0
+"""How likely a job of several Nodes starts in a turn, and starts again after an eviction, and how long it may be torn
+by one, in seconds: a PodDisruptionBudget may have no room for the rest of it."""
 OVERDUE_S, REPLACES_S, PER_HOUR, PER_DAY = 5400.0, 5400.0, 3, 10
 GOOD_S, AGAIN_S, GONE_S, PAGES_S, SENT_S = 900.0, 600.0, 900.0, 3600.0, 1200.0
 """In seconds. A machine that is healthy for so long is left alone; a reboot is asked for again no sooner; the claim of
@@ -32,72 +34,130 @@ a Node that is gone goes by then; a node that is overdue pages by then, with the
 applied so long at most after it was intended, from which its hour and its day count."""
 
 
-class PodGang(Struct, kw_only=True):
-    """Pods to the Nodes on which they started. ``since_s``: since when some are evicted and others run on, 0.0 for
-    not."""
+class Member(Struct, frozen=True):
+    """A pod of a job: its Node, and when it started."""
 
-    nodes: dict[str, str]
+    node: str
+    began_s: float
+
+
+class PodGang(Struct, kw_only=True):
+    """A job: ``pods`` are all that it ever had. ``evicted_s``: the first eviction of those that run, 0.0 for none;
+    ``torn_s``: since when some are evicted and others run on, 0.0 for not. ``drains``: by the drain of a Node, when it
+    first evicted a pod. ``is_guarded``: by a PodDisruptionBudget of its own, with room for one."""
+
+    size: int
+    is_guarded: bool
+    pods: dict[str, Member]
     evicted: int = 0
-    since_s: float = 0.0
+    evicted_s: float = 0.0
+    torn_s: float = 0.0
+    drains: dict[tuple[str, float], float] = field(default_factory=dict)
+    is_over: bool = False
 
 
 class PodGangs:
-    """Jobs of two or three Nodes, and what an eviction may do to them by the rule of the fleet."""
+    """Jobs of two or three Nodes, and what an eviction may do to them by the rule of the fleet. Their owners make pods
+    again for those that were evicted, some of them for all."""
 
     def __init__(self, fleet: KubeSimulation, random: Random) -> None:
         self._fleet, self._random, self._gangs = fleet, random, dict[str, PodGang]()
+        self._starts_whole = random.random() < 0.5
 
     def may_begin(self) -> None:
-        """A job starts where enough Nodes are free."""
+        """A job starts where enough Nodes are free, and again where pods of it were evicted."""
         fleet = self._fleet
-        if fleet.calm or self._random.random() >= BEGINS:
+        if fleet.calm:
             return
-        free = [name for name in sorted(fleet.machines) if fleet.takes_pods(name)]
-        if len(free) >= 2:
-            name = f"js-{len(self._gangs)}"
-            nodes = self._random.sample(free, min(len(free), self._random.choice((2, 3))))
-            self._gangs[name] = PodGang(nodes={fleet.begins(node, name): node for node in nodes})
+        for name, gang in self._gangs.items():
+            if gang.evicted and not gang.is_over and self._random.random() < AGAIN:
+                self._begin_again(name, gang)
+        if self._random.random() >= BEGINS:
+            return
+        if len(free := self._free()) >= 2:
+            name, size = f"js-{len(self._gangs)}", min(len(free), self._random.choice((2, 3)))
+            self._gangs[name] = PodGang(size=size, pods={}, is_guarded=self._random.random() < 0.5)
+            self._start(name, self._random.sample(free, size))
 
-    def with_members(self, pod: str) -> tuple[str, ...]:
-        """The pods that end with it."""
-        return next((tuple(gang.nodes) for gang in self._gangs.values() if pod in gang.nodes), (pod,))
+    def end(self, pod: str) -> None:
+        """The job of this pod ends, with all others of it."""
+        gang = next((gang for gang in self._gangs.values() if pod in gang.pods), None)
+        if gang is not None:
+            gang.is_over = True
+        self._fleet.drop_pods((pod,) if gang is None else gang.pods)
 
     def end_all(self) -> None:
         """Every such job has ended."""
         for gang in self._gangs.values():
-            self._fleet.drop_pods(gang.nodes)
+            gang.is_over = True
+            self._fleet.drop_pods(gang.pods)
+
+    def is_guarded(self, name: str) -> bool:
+        """Whether its own PodDisruptionBudget has no room now: one pod is missing already."""
+        gang = self._gangs[name]
+        return gang.is_guarded and len(self._running(gang)) < gang.size
+
+    def drains_are_forgotten(self) -> None:
+        """The record of when they began is gone."""
+        for gang in self._gangs.values():
+            gang.drains.clear()
 
     def evicted(self, name: str, pod: str) -> None:
-        """Judge the eviction of one member: the others run still, or were evicted before it."""
-        fleet, gang = self._fleet, self._gangs[name]
-        gang.evicted += 1
-        others = [node for each, node in gang.nodes.items() if each != pod]
-        is_held = {node for node in gang.nodes.values() if self._is_held(node)}
+        """Judge the eviction of one member: the others run still, or were evicted before it. A pod that its owner made
+        after that is evicted by no drain that evicted one before."""
+        fleet, gang, s = self._fleet, self._gangs[name], self._fleet.timeline.s
+        gang.evicted, gang.evicted_s = gang.evicted + 1, gang.evicted_s or s
+        here, others = gang.pods[pod], [each.node for other, each in gang.pods.items() if other != pod]
+        drains = {drain for each in gang.pods.values() if (drain := self._drain(each.node))}
+        own = self._drain(here.node)
         why = ""
-        if gang.nodes[pod] not in is_held and (fleet.gang is not GangMode.WHOLE or not is_held):
+        if own is None and (fleet.gang is not GangMode.WHOLE or not drains):
             why = "from a node that healthd does not hold"
         elif fleet.gang is GangMode.WAIT and self._running(gang):
             why = f"while its gang runs on {others}, and is to be left alone"
+        elif own is None and all(gang.drains.get(each, s) < here.began_s for each in drains):
+            why = f"which came after its gang was evicted: {sorted(drains)}"
         if why:
             raise fleet.violation(f"{pod} of {name} is evicted {why}")
+        if (drain := own or (next(iter(drains)) if len(drains) == 1 else None)) is not None:
+            gang.drains.setdefault(drain, s)
 
     def sweep(self, steady_s: float) -> None:
         """A gang is evicted whole, or not at all."""
         fleet, s = self._fleet, self._fleet.timeline.s
         for name, gang in self._gangs.items():
-            left = self._running(gang)
-            is_torn = (
-                fleet.gang is GangMode.WHOLE and gang.evicted and left and any(map(self._is_held, gang.nodes.values()))
-            )
-            gang.since_s = (gang.since_s or s) if is_torn else 0.0
-            if gang.since_s and s - max(gang.since_s, steady_s) > TORN_S:
+            left = {pod for pod, each in self._running(gang).items() if each.began_s <= gang.evicted_s}
+            if not left:
+                gang.evicted_s = 0.0
+            is_held = any(self._drain(each.node) for each in gang.pods.values())
+            is_torn = fleet.gang is GangMode.WHOLE and bool(left) and is_held and not self.is_guarded(name)
+            gang.torn_s = (gang.torn_s or s) if is_torn else 0.0
+            if gang.torn_s and s - max(gang.torn_s, steady_s) > TORN_S:
                 raise fleet.violation(f"{name}: {gang.evicted} members are evicted, and {sorted(left)} run on")
 
-    def _running(self, gang: PodGang) -> dict[str, str]:
-        return {pod: node for pod, node in gang.nodes.items() if pod in self._fleet.pods(node)}
+    def _begin_again(self, name: str, gang: PodGang) -> None:
+        running = self._running(gang)
+        if self._starts_whole and len(running) < gang.size:
+            self._fleet.drop_pods(running)
+            running = {}
+        missing, free = gang.size - len(running), self._free()
+        if 0 < missing <= len(free):
+            self._start(name, self._random.sample(free, missing))
 
-    def _is_held(self, node: str) -> bool:
-        return self._fleet.has(node) and hold_of(node_of(self._fleet.node(node))) is not None
+    def _start(self, name: str, nodes: Iterable[str]) -> None:
+        fleet = self._fleet
+        self._gangs[name].pods |= {fleet.begins(node, name): Member(node, fleet.timeline.s) for node in nodes}
+
+    def _free(self) -> list[str]:
+        return [name for name in sorted(self._fleet.machines) if self._fleet.takes_pods(name)]
+
+    def _running(self, gang: PodGang) -> dict[str, Member]:
+        return {pod: each for pod, each in gang.pods.items() if pod in self._fleet.pods(each.node)}
+
+    def _drain(self, node: str) -> tuple[str, float] | None:
+        """That of healthd's on this Node, by its time, or None."""
+        held = hold_of(node_of(self._fleet.node(node))) if self._fleet.has(node) else None
+        return (node, held.stamp) if held is not None else None
 
 
 class MachineRoom:

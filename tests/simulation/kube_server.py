@@ -12,7 +12,14 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
 from healthd.core.errors import BackendRefused
-from healthd.remediation.orchestrators.kubernetes.api import Conflict, KubeApi, Missing, PatchKind, ResourceKind
+from healthd.remediation.orchestrators.kubernetes.api import (
+    Conflict,
+    Disrupting,
+    KubeApi,
+    Missing,
+    PatchKind,
+    ResourceKind,
+)
 
 T = TypeVar("T")
 Key = tuple[ResourceKind, str]
@@ -22,7 +29,8 @@ NAMESPACE = "healthd"
 
 class Server:
     """``written``: called behind each write with the client, the kind, and the object before and after it; None for
-    none. A write replaces the object and never alters it: the cache, too, keeps what it was."""
+    none. A write replaces the object and never alters it: the cache, too, keeps what it was. ``is_guarded``: whether a
+    PodDisruptionBudget has no room for the eviction of a pod."""
 
     def __init__(self) -> None:
         self.objects: dict[Key, dict[str, Any]] = {}
@@ -30,6 +38,7 @@ class Server:
         self.written: Callable[[str, ResourceKind, dict[str, Any] | None, dict[str, Any] | None], None] = lambda *_: (
             None
         )
+        self.is_guarded: Callable[[str], bool] = lambda _: False
         self._cached: tuple[int, dict[Key, dict[str, Any]]] = (0, {})
         self.refresh()
 
@@ -144,6 +153,8 @@ class Client(KubeApi):
             uid = body.get("deleteOptions", {}).get("preconditions", {}).get("uid", there["metadata"]["uid"])
             if uid != there["metadata"]["uid"]:
                 raise Conflict(f"evict {name}: 409")
+            if self._server.is_guarded(name):
+                raise Disrupting(f"evict {name}: 429 the disruption budget needs 1 healthy pods and has 1 currently")
             if not body.get("deleteOptions", {}).get("dryRun"):
                 self._server.drop(ResourceKind.POD, name, by=self._who)
 

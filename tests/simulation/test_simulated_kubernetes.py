@@ -9,6 +9,7 @@ import pytest
 from healthd.notify.notifier import NEWS, Notifier
 from healthd.remediation.engine.engine import Engine
 from healthd.remediation.orchestrators.kubernetes.fleet import KubeFleet
+from healthd.remediation.orchestrators.kubernetes.objects.drain_record import DrainRecord
 from healthd.remediation.orchestrators.kubernetes.objects.eviction import GangMode
 from healthd.remediation.ports import Provisioner, Slot
 from healthd.remediation.provisioners.kube_nodes import ByProviderId
@@ -38,8 +39,8 @@ def test_no_kubernetes_fleet_breaks_an_invariant(seed: int) -> None:
 @pytest.mark.parametrize("seed", of_this_run().some("kubernetes fleets of a platform", PLATFORM_SEEDS, IN_A_SAMPLE))
 def test_no_platform_is_asked_for_more_than_a_fault_calls_for(kind: Kind, seed: int) -> None:
     """A machine is rebooted or replaced for its own fault, once, under no pod, while healthd holds its Node and within
-    the bounds; a node that stays out pages; a gang loses its pods as its rule has it; a successor is in service, and no
-    claim of the old Node is left."""
+    the bounds; a node that stays out pages; a gang loses its pods as its rule has it, once for each drain; a successor
+    is in service, and no claim of the old Node is left."""
     fleet = KubeSimulation(seed, platform=kind)
     fleet.live(HOURS / 2)
     assert fleet.room is not None
@@ -87,7 +88,7 @@ def forgets(pager: Pager, node: str, monitor: Monitor, engine: Engine, store: St
         ({"platform": "hyperpod", "counts": KeepsClaimsOfTheGone}, "still holds a claim", SEEDS[1:], 0.25),
         ({"platform": "ec2", "acts": twice}, "was asked for 0 s ago", SEEDS[4:], 0.25),
         (
-            {"platform": "karpenter", "evicts": GangMode.MEMBERS},
+            {"platform": "ec2", "evicts": GangMode.MEMBERS},
             "is to be left alone",
             SEEDS[3:],
             1.0,
@@ -107,6 +108,14 @@ def test_a_fault_is_found(fault: dict[str, Any], message: str, seeds: range, hou
     """An invariant that no fault breaks proves nothing."""
     with pytest.raises(Violation, match=message):
         _live(fault, seeds, hours)
+
+
+@pytest.mark.slow
+def test_a_drain_that_evicts_a_gang_again_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It does not tell pods that were there when it began from those that their owner made after an eviction."""
+    monkeypatch.setattr(DrainRecord, "concerns", lambda *_: True)
+    with pytest.raises(Violation, match="came after its gang was evicted"):
+        _live({"platform": "autoscaling"}, range(9, 13), 0.5)
 
 
 def _live(fault: dict[str, Any], seeds: range, hours: float) -> None:
