@@ -369,12 +369,13 @@ class Checkup:
     # -- running ------------------------------------------------------------------------------------------------------
 
     def _run(self, name: str) -> Outcome:
-        nvml = self.machine.nvml.state()
+        before = self.machine.nvml.state()
         outcome = run_check(
             self.checks[name], self.machine, self._settings[name].settings, optional=self.is_optional(name)
         )
+        pauses = [each.reason for each in (before, self.machine.nvml.state()) if each.paused_s > 0]  # or since it began
         reasons = (outcome.result.reason, *outcome.result.undecided)
-        paused = nvml.paused_s > 0 and any(nvml.reason in reason for reason in reasons)
+        paused = any(pause in reason for pause in pauses for reason in reasons)
         with self._counting:
             if not self._closed:
                 self._absorb(outcome, paused=paused)

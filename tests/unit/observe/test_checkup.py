@@ -197,3 +197,20 @@ def test_only_what_the_pause_causes_is_kept_quiet(
     runs(checkup, ok())
     runs(checkup, unknown(reason))
     assert len([event for event in store.events() if event.text.startswith(CLOCK)]) == events
+
+
+def test_a_pause_that_begins_while_a_check_waits_keeps_its_readings(checkup: Checkup) -> None:
+    """NVML hangs before the line of the GPU's firmware comes: the checks that wait for it then get the pause."""
+    states = [ProbeState(), ProbeState(), ProbeState(), ProbeState(paused_s=300.0, reason="paused after a storm")]
+
+    class Hanging:
+        def state(self) -> ProbeState:
+            return states.pop(0)
+
+        def close(self) -> None:
+            """Nothing to close."""
+
+    checkup.machine = structs.replace(checkup.machine, nvml=Hanging())
+    runs(checkup, ok([counter(5)]))
+    runs(checkup, unknown("nvml probe: paused after a storm; not asked"))
+    assert [each.value for each in checkup.monitor.outcomes()[CLOCK].result.readings] == [5]
