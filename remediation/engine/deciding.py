@@ -241,16 +241,19 @@ class ClusterView:
 
 
 def elsewhere(me: str, fleet: FleetSnapshot, now: datetime) -> tuple[SeenElsewhere, ...]:
-    """The findings on other nodes: of those that are held by their reason, of others by their record; and those from
-    which they returned. An entry of a time that has not come is none."""
-    found = [
-        SeenElsewhere(node=held.node, code=code, at=held.at) for held in fleet.held if (code := code_of(held.text))
-    ]
+    """The findings on other nodes, by their record; of one that is held and whose record does not show its finding, by
+    its reason, to which Slurm gives a new time whenever it appends to it; and those from which they returned. An entry
+    of a time that has not come is none."""
+    found, shown_by = [], set[tuple[str, str]]()
     for record in fleet.records:
         shown = parse(record.text) or HandoffRecord()
         if shown.code and shown.since is not None:
             found.append(SeenElsewhere(node=record.node, code=shown.code, at=shown.since))
+            shown_by.add((record.node, shown.code))
         found += [SeenElsewhere(node=record.node, code=past.code, at=past.at, returned=True) for past in shown.history]
+    for held in fleet.held:
+        if (code := code_of(held.text)) and (held.node, code) not in shown_by:
+            found.append(SeenElsewhere(node=held.node, code=code, at=held.at))
     return tuple(each for each in found if each.node != me and not is_ahead(each.at, now))
 
 

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from healthd.core.errors import BackendRefused, BackendUnknown
 from healthd.core.model import Action, Mode, Refusal
 from healthd.remediation.decide.remediation import End
-from healthd.remediation.ports import StateOwner
+from healthd.remediation.ports import Hold, StateOwner
 from tests.support.engine_rig import NODE, XID_79, XID_95, World, repair_story
 from tests.support.engine_wire import kill
 
@@ -44,6 +44,20 @@ def are_well_again(world: World) -> None:
 
 # ---------------------------------------------------------------------------------------------------------------------
 # many at once
+
+
+def test_drains_to_which_slurm_appends_at_one_moment_are_not_many_at_once(tmp_path: Path) -> None:
+    """Four nodes that wait for an operator, each for a day longer, lose their power together, or are rebooted together:
+    Slurm gives their reasons one time. The finding of another node an hour later is its own."""
+    world = World(tmp_path, max_out="50%")
+    for days in range(1, 5):
+        node = world.cluster.nodes[f"n{days + 1}"]
+        node.flags.add("DRAIN")
+        reason = f"healthd: gpu.xid.79 gpu:GPU-{days} [old{days}] : Not responding"
+        node.hold = Hold(text=reason, user="slurm", stamp=int(world.seconds()))
+        node.record = MARK.format(code="gpu.xid.79", since=int(world.seconds()) - days * 86_400)
+    world.at(3600, lambda: world.log_line(XID_79)).run(730)
+    assert world.hold_text.startswith("healthd: gpu.xid.79 ")
 
 
 def test_nodes_that_only_hold_a_slot_are_counted_too(tmp_path: Path) -> None:
