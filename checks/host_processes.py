@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 
 from msgspec import Struct
 
-from healthd.checklib.host_text import Process, processes, whole
+from healthd.checklib.host_text import Process, process, processes, whole
 from healthd.core.check import FindingCode, check, judged
 from healthd.core.errors import SourceError, SourceUnreadable
 from healthd.core.model import NODE, Component, Finding, Reading, Remedy, Result, Severity
@@ -62,9 +62,10 @@ def host_processes(node: Node, settings: HostProcessesSettings) -> Result:
 
     The check reads ``/proc/PID/stat``, which does not touch the memory of a process and so cannot wait for it. The
     kernel stack shows where one in uninterruptible sleep waits (``/proc/PID/stack``, for root): only a frame of the
-    driver's modules counts. Its name does not, because any user can choose it. A stack that cannot be read is no
-    evidence either way. A process in the driver waits for a GPU that does not answer, which the GPU checks report too;
-    here it is a warning, unproven on hardware.
+    driver's modules counts. Its name does not, because any user can choose it. A process that was killed is a zombie
+    until its last thread has ended: there the threads count. A stack that cannot be read is no evidence either way. A
+    process in the driver waits for a GPU that does not answer, which the GPU checks report too; here it is a warning,
+    unproven on hardware.
 
     Sources: proc_pid_stat(5), proc_pid_stack(5) (a frame of a module ends in its name, ``[nvidia]``); Linux,
     Documentation/admin-guide/sysctl/fs.rst (file-nr) and kernel.rst (pid_max, threads-max); gpud (nvidia processes in D
@@ -72,16 +73,32 @@ def host_processes(node: Node, settings: HostProcessesSettings) -> Result:
     """
     found = processes(node.proc)
     readings = list(_levels(node, found))
-    asleep = [each for each in found if each.state == _UNINTERRUPTIBLE]
-    stacks = {each: _stack(node, each) for each in asleep}
+    folders = {each: _asleep(node, each) for each in found if each.state in (_UNINTERRUPTIBLE, _ZOMBIE)}
+    stacks = {
+        each: "\n".join(filter(None, (_stack(node, one) for one in within)))
+        for each, within in folders.items()
+        if within
+    }
     findings = [*_stuck(stacks, settings), *_zombies(found, settings), *_near(readings, settings)]
-    return judged(findings, readings, not_reported=[(_where(each), STUCK.code) for each in asleep if not stacks[each]])
+    return judged(findings, readings, not_reported=[(_where(each), STUCK.code) for each in stacks if not stacks[each]])
 
 
-def _stack(node: Node, asleep: Process) -> str:
+def _asleep(node: Node, each: Process) -> list[str]:
+    """The folder of a process in uninterruptible sleep; of one that was killed those of its threads that sleep so. It
+    is a zombie until the last of them has ended."""
+    if each.state == _UNINTERRUPTIBLE:
+        return [str(each.pid)]
+    try:
+        threads = [f"{each.pid}/task/{name}" for name in node.proc.names(f"{each.pid}/task")]
+        return [one for one in threads if process(node.proc.read(f"{one}/stat")).state == _UNINTERRUPTIBLE]
+    except SourceError:  # they have ended
+        return []
+
+
+def _stack(node: Node, folder: str) -> str:
     """Where in the kernel it waits, or "" where that is not reported: only root, and not every kernel, has it."""
     try:
-        return node.proc.read(f"{asleep.pid}/stack")
+        return node.proc.read(f"{folder}/stack")
     except SourceError:
         return ""
 

@@ -66,6 +66,26 @@ def test_a_process_that_is_stuck_in_the_driver() -> None:
     assert STUCK.lasting_s > 0
 
 
+def test_a_killed_process_hangs_where_its_thread_does() -> None:
+    """It is a zombie, and its GPU is not free, until the last thread has ended. Other zombies have no thread left."""
+    threads: dict[str, Entry] = {
+        "7/task/7/stat": "7 (python3) Z 1",
+        "7/task/71/stat": "71 (cuda-EvtHandlr) D 1",
+        "7/task/71/stack": IN_DRIVER,
+        "8/task/8/stat": "8 (sh) Z 1",
+        "9/task/9/stat": "9 (python3) Z 1",
+        "9/task/91/stat": "91 (loader) D 1",
+        "9/task/91/stack": "[<0>] io_schedule+0x46/0x80\n",
+    }
+    result = run(processes=("7 (python3) Z 1", "8 (sh) Z 1", "9 (python3) Z 1", "10 (sh) Z 1"), proc=threads)
+    (stuck,) = result.findings
+    assert (stuck.code, str(stuck.component)) == (STUCK.code, "process:7")
+    assert stuck.message == "python3 (pid 7) hangs in the kernel module nvidia (uninterruptible sleep)"
+    assert result.not_reported == ()
+    threads |= {"7/task/72/stat": "72 (other) D 1", "7/task/71/stack": SourceUnreadable("not root")}
+    assert run(processes=("7 (python3) Z 1",), proc=threads).not_reported == ((stuck.component, STUCK.code),)
+
+
 def test_a_name_makes_nobody_stuck_in_the_driver() -> None:
     """A user's process that calls itself nvidia-smi and waits for its vforked child is in no module of the driver."""
     assert run(processes=("7 (nvidia-smi) D 1",), proc={"7/stack": IN_VFORK}).status is Status.OK
