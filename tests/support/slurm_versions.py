@@ -39,9 +39,17 @@ DIFFERENCES = (
         name="reason of a node that is back",
         since="24.11",
         until="26.05",
-        what="undrain, resume and idle leave the reason on the node; what Slurm writes later is appended to it",
+        what="undrain, resume and idle leave the reason on the node; a later drain of Slurm's own replaces it; it "
+        "stays on a node that goes down, with ` : Not responding` behind it where that does not answer",
         before="they remove the reason",
-        source="scontrol update, scontrol show node",
+        source="scontrol update, scontrol show node; Epilog error, Low RealMemory, a reboot, slurmd ended",
+    ),
+    Difference(
+        name="drain over a reboot with ASAP",
+        since="24.11",
+        what="`scontrol reboot ASAP` of a drained node leaves it drained, with ` : reboot issued` behind its reason",
+        before="the node is back in service after the boot",
+        source="scontrol reboot ASAP without nextstate, slurmd -b",
     ),
     Difference(
         name="job in Kill task failed",

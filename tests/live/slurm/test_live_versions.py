@@ -47,6 +47,15 @@ def _appended(lab: SlurmLab) -> bool:
     return lab.shows(NODE, "Reason").partition(" [")[0] == "tried : Not responding"
 
 
+def _drained_after_reboot(lab: SlurmLab, node: str) -> bool:
+    lab.update(node, "state=drain", "reason=tried")
+    assert lab.scontrol("reboot", "ASAP", node).returncode == 0
+    lab.wait(lambda: "REBOOT_ISSUED" in lab.state(node), 30, "the reboot to be issued")
+    lab.reboot(node)
+    lab.wait(lambda: lab.state(node) in ("IDLE", "IDLE+DRAIN"), 30, "the node to be back")
+    return lab.state(node) == "IDLE+DRAIN" and lab.shows(node, "Reason").partition(" [")[0] == "tried : reboot issued"
+
+
 def _kept_awake(lab: SlurmLab) -> bool:
     return lab.scontrol("update", f"SuspendExcNodes+={NODE}").returncode == 0
 
@@ -79,8 +88,8 @@ def _json_by_group(lab: SlurmLab) -> bool:
 
 @pytest.fixture(scope="module")
 def restless(slurm_lab_factory: Callable[..., SlurmLab]) -> SlurmLab:
-    """A cluster that gives a node up soon."""
-    return slurm_lab_factory(nodes=3, conf={"SlurmdTimeout": "6"})
+    """A cluster that gives a node up soon, and reboots nodes."""
+    return slurm_lab_factory(nodes=3, conf={"SlurmdTimeout": "6", "RebootProgram": "/bin/true"})
 
 
 SEEN_ELSEWHERE = "job in Kill task failed"  # test_live_reasons.py, where a process hangs
@@ -94,6 +103,7 @@ def test_the_slurm_that_runs_here_has_what_the_table_says(
     tries: dict[str, Callable[[], bool]] = {
         "appends to a reason": lambda: _appended(request.getfixturevalue("restless")),
         "reason of a node that is back": lambda: _reason_stays(slurm),
+        "drain over a reboot with ASAP": lambda: _drained_after_reboot(request.getfixturevalue("restless"), "n0001"),
         "undrains unregistered nodes": lambda: _undrained_unregistered(slurm),
         "refuses the user `nobody` in a reservation": lambda: not _created(slurm, "users=nobody"),
         "comment of a reservation": lambda: _created(slurm, "users=root", "comment=tried"),
