@@ -14,7 +14,7 @@ from healthd.core.model import ClearsBy, Component, Reading, ReadingKind, Remedy
 from healthd.core.node import Node
 
 _FOLDERS = {"device": "hw_counters", "port": "ports/1/hw_counters"}
-_TOLERATED = "(EINVAL)"
+_TOLERATED, _COUNTER = "(EINVAL)", ReadingKind.COUNTER
 
 KEEP_ALIVE = FindingCode(
     code="efa.counters.keep_alive",
@@ -121,8 +121,7 @@ def _read(node: Node, device: str, path: str, epoch: str) -> tuple[Sequence[Read
         except SourceUnreadable as error:
             value, gap = None, gap or f"{part}: {error}"
         if value is not None:
-            kind = ReadingKind.COUNTER
-            found.append(Reading(component=part, name=row.reading, value=value, kind=kind, epoch=epoch))
+            found.append(Reading(component=part, name=row.reading, value=value, kind=_COUNTER, epoch=epoch))
     return found, gap or ("" if found else f"{part}: no readable counter below /sys/{path}")
 
 
