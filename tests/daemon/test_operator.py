@@ -89,7 +89,7 @@ def test_a_fault_is_planned_acknowledged_and_told(node: RunningNode, tmp_path: P
     assert node.check()["verdict"] == "critical"
     assert "    acknowledged until 20" in ask(node, "check").stdout
     told = ask(node, "history").stdout
-    assert f"acknowledged gpu.xid.79 on gpu:{PCI} until " in told
+    assert f"acknowledged gpu.xid.79 on GPU {PCI} until " in told
     assert "ticket 12 (uid " in told
     assert "GPU has fallen off the bus." in told
     assert len(ask(node, "history", "--last", "2").stdout.splitlines()) >= 2

@@ -65,7 +65,7 @@ def test_a_fault_is_shown_to_a_second_daemon(tmp_path: Path) -> None:
         assert typed(writes, tmp_path, os.environ).returncode == 0
         wait(lambda: "CRITICAL" in typed(checks, tmp_path, os.environ).stdout, "the fault")
         assert typed(checks, tmp_path, os.environ).returncode == 1
-        quoted = "observe mode: would take the node out for gpu.xid.79 on gpu:0000:05:00 (reboot_node)"
+        quoted = "observe mode: would take the node out for gpu.xid.79 on GPU 0000:05:00 (reboot_node)"
         assert f"`{quoted}`" in (ROOT / PAGE).read_text(encoding="utf-8")
         assert quoted in typed(shows, tmp_path, os.environ).stdout
     finally:

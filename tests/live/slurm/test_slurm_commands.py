@@ -150,7 +150,7 @@ def test_a_fault_keeps_a_release_waiting_and_force_lets_it_in(slurm: SlurmLab, n
     node.kernel_says(UNCONTAINED.format(pci=PCI))
     slurm.wait(lambda: "DRAIN" in slurm.state(NAME), 15.0, "drained for its fault")
     refused = ask(node, "release")
-    assert (refused.returncode, "gpu.xid.95 on gpu:0000:05:00 is still open" in refused.stderr) == (1, True)
+    assert (refused.returncode, "gpu.xid.95 on GPU 0000:05:00 is still open" in refused.stderr) == (1, True)
     assert ask(node, "release", "--force").returncode == 64
     assert ask(node, "release", "--force", "--reason", "vendor says so").returncode == 0
     slurm.wait_state(NAME, "IDLE")
