@@ -215,8 +215,9 @@ def test_a_point_that_is_not_there_is_missing(source: FilesystemSource, tmp_path
 
 
 def test_a_deadline_that_passes_is_a_stall_of_that_mount_only(tmp_path: Path) -> None:
-    """With a deadline no process can meet, the mount's own probe stalls, and the local one knows nothing of it. Where
-    this process itself was not scheduled for half of that, the question is not asked."""
+    """With a deadline that hardly any process can meet (poll(2) waits for a whole millisecond), the mount's own probe
+    stalls, and the local one knows nothing of it. Where this process itself was not scheduled for half of that, the
+    question is not asked."""
     source = FilesystemSource(deadline_s=0.0001)
 
     def stalls() -> bool:
@@ -226,7 +227,7 @@ def test_a_deadline_that_passes_is_a_stall_of_that_mount_only(tmp_path: Path) ->
             return False
         except SourceTimeout as error:
             return f"statvfs {tmp_path}" in str(error)
-        raise AssertionError("a worker answered within 0.1 ms")
+        return False  # it was that quick
 
     until(stalls)
     assert source.state(str(tmp_path)).stalled_s > 0
