@@ -27,8 +27,8 @@ FABRIC = Kind(
 
 
 def repaired(seed: int, gap_s: float, max_out: str | int) -> tuple[int, PolicySection]:
-    """How many nodes were repaired in the hours after, where nobody comes, one that did not come back from its reboot
-    and was replaced once; and the bounds that hold them."""
+    """How many nodes were repaired in the hours after, where no operator comes, one that did not come back from its
+    reboot and was replaced once; and the bounds that hold them."""
     fleet = Fleet(seed, nodes=NODES, rates=Rates(people_come=False), max_out=max_out)
     for number, node in enumerate(fleet.nodes.values()):
         fleet.timeline.after(QUIET_S + number * gap_s, lambda node=node: node.falls_ill(FABRIC))  # type: ignore[misc]
