@@ -67,9 +67,9 @@ AUTOMATIC = (
 REBOOTS = ("reboot requested", "reboot issued", "reboot complete", "reboot timed out")
 """The texts that Slurm appends while it carries out ``scontrol reboot``, where that names no reason of its own."""
 
-_STAYS_DOWN = "reboot complete"
-"""After a reboot with ``nextstate=DOWN`` alone: an operator or a program wants the node out, for another cause than it
-was out for before."""
+_ON_THE_WAY = tuple(text for text in REBOOTS if text != "reboot complete")
+"""That text comes after a reboot with ``nextstate=DOWN`` alone: an operator or a program wants the node out, for
+another cause than it was out for before."""
 
 _ONE = "|".join(row.pattern for row in AUTOMATIC)
 _AUTOMATIC = re.compile(f"(?:{_ONE})(?:, (?:{_ONE}))*")
@@ -90,19 +90,17 @@ def without_remarks(reason: str) -> tuple[str, str]:
     """A reason in two: the text that was written, and Slurm's additions, such as " : Not responding" or " : reboot
     issued": a drain outlives ``scontrol reboot``, also with ASAP from 24.11 on. The end of a reboot after which the
     node stays down stays with the text."""
-    text = reason
-    while (parts := text.rpartition(SEPARATOR))[0] and _is_addition(parts[2]):
-        text = parts[0]
+    text = _before_additions(reason, _ON_THE_WAY)
     return text, reason.removeprefix(text)
 
 
 def as_written(reason: str) -> str:
     """A reason without any addition of Slurm's."""
+    return _before_additions(reason, REBOOTS)
+
+
+def _before_additions(reason: str, reboots: tuple[str, ...]) -> str:
     text = reason
-    while (parts := text.rpartition(SEPARATOR))[0] and (parts[2] == _STAYS_DOWN or _is_addition(parts[2])):
+    while (parts := text.rpartition(SEPARATOR))[0] and (parts[2] in reboots or is_automatic(parts[2])):
         text = parts[0]
     return text
-
-
-def _is_addition(text: str) -> bool:
-    return is_automatic(text) or (text in REBOOTS and text != _STAYS_DOWN)
