@@ -237,6 +237,12 @@ class Component(Struct, frozen=True, kw_only=True):
     def __str__(self) -> str:
         return f"{self.kind}:{self.id}" if self.id else self.kind
 
+    @property
+    def gpu_index(self) -> int | None:
+        """NVML's index of a GPU, where one of its names is a number."""
+        names = (self.id, *self.aliases) if self.kind == "gpu" else ()
+        return next((int(name) for name in names if name.isascii() and name.isdigit()), None)
+
     def all_names(self) -> tuple[str, ...]:
         """Every name of this part, the stable one first: ``gpu:GPU-…``, ``gpu:0000:05:00``."""
         return (str(self), *(f"{self.kind}:{alias}" for alias in self.aliases))

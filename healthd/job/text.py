@@ -19,9 +19,8 @@ _RUN = re.compile(r"; run ([1-9][0-9]{0,8})")
 def part_of(component: str, names: Collection[Component]) -> str:
     """``GPU 3`` where the component's index is known, else its own name; "" for the whole node."""
     known = next((each for each in names if component in each.all_names()), None)
-    index = next((alias for alias in known.aliases if alias.isdigit()), "") if known is not None else ""
-    if known is not None and index:
-        return f"{known.kind.upper()} {index}"
+    if known is not None and known.gpu_index is not None:
+        return f"GPU {known.gpu_index}"
     return "" if component == "node" else component
 
 

@@ -73,7 +73,7 @@ def known_devices(
     for part in names.values():
         if part.kind == kind.kind and _is_lasting(part):
             best = known.setdefault(str(part), part)
-            known[str(part)] = best if index_of(best) is not None else part
+            known[str(part)] = best if best.gpu_index is not None else part
     of: dict[str, list[Fault]] = {}
     for fault in faults:
         if fault.component.kind == kind.kind and fault.component.id and fault.severity is not Severity.INFO:
@@ -84,11 +84,6 @@ def known_devices(
     return KnownDevices(
         parts=tuple(ordered), numbers=tuple(_numbers(kind, ordered)), listed=frozenset(listed), faults=of
     )
-
-
-def index_of(part: Component) -> int | None:
-    """NVML's index of a GPU, where one of its names is a number."""
-    return next((int(name) for name in (part.id, *part.aliases) if re.fullmatch(_NUMBER, name)), None)
 
 
 class DeviceNames(Struct, frozen=True, dict=True):
@@ -140,7 +135,7 @@ def device_names(
     for kind in KINDS:
         known = known_devices(kind, outcomes, faults, names)
         for number, part in zip(known.numbers, known.parts, strict=True):
-            is_certain = number == str(index_of(part)) if kind.kind == "gpu" else str(part) in known.listed
+            is_certain = number == str(part.gpu_index) if kind.kind == "gpu" else str(part) in known.listed
             label = f"{kind.title} {number}" if is_certain else DeviceNames().of(part)
             if label != str(part):
                 found |= dict.fromkeys(part.all_names() if is_certain else (str(part),), label)
@@ -233,7 +228,7 @@ def _resolved(
     if _is_lasting(part):
         return names.get(str(part), part)
     unseen = (each for name, each in known.items() if name not in listed)
-    return next((each for each in unseen if index_of(each) == int(part.id)), part)
+    return next((each for each in unseen if each.gpu_index == int(part.id)), part)
 
 
 def _is_lasting(part: Component) -> bool:
@@ -244,14 +239,14 @@ def _is_lasting(part: Component) -> bool:
 def _place(part: Component, *, is_listed: bool) -> tuple[int, int, bool, str]:
     """GPUs by their index, everything else by the first number in its name: ``rdmap79s0`` is on bus 79. Of two GPUs
     with one index the one that the last run listed comes first: the other one had it before a GPU was lost."""
-    if (index := index_of(part)) is not None:
+    if (index := part.gpu_index) is not None:
         return 0, index, not is_listed, part.id
     numbers = re.findall(_NUMBER, part.id)
     return 1, int(numbers[0]) if numbers else 0, False, part.id
 
 
 def _numbers(kind: DeviceKind, parts: Sequence[Component]) -> Iterator[str]:
-    known = [index_of(part) if kind.kind == "gpu" else place for place, part in enumerate(parts)]
+    known = [part.gpu_index if kind.kind == "gpu" else place for place, part in enumerate(parts)]
     free = (number for number in range(2 * len(parts)) if number not in known)
     used: set[int] = set()
     for index in known:

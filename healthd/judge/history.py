@@ -249,7 +249,7 @@ def _learn_names(history: History, outcome: Outcome) -> tuple[History, dict[Faul
     if changed := {
         alias: part
         for alias, part in new.items()
-        if before.get(alias) != part or _index(part) not in ("", _index(before[alias]))
+        if before.get(alias) != part or part.gpu_index not in (None, before[alias].gpu_index)
     }:
         history = _renamed(history, changed)
     if not (gone := _replaced(before, history, _gpus(new.values()))):
@@ -281,10 +281,10 @@ def _renamed(history: History, new: Mapping[str, Component]) -> History:
 def _with_one_index_each(names: Mapping[str, Component], new: Mapping[str, Component]) -> dict[str, Component]:
     """The names, in which an index is an alias of the GPU that answered last: it was another one's before a GPU was
     lost."""
-    taken = {index: part for part in new.values() if (index := _index(part))}
+    taken: dict[int | None, Component] = {part.gpu_index: part for part in new.values() if part.gpu_index is not None}
 
     def is_anothers(part: Component) -> bool:
-        return taken.get(_index(part), part) != part
+        return taken.get(part.gpu_index, part) != part
 
     return {
         alias: replace(part, aliases=tuple(each for each in part.aliases if not each.isdigit()))
@@ -298,11 +298,6 @@ def _known(history: History, component: Component) -> Component:
     """The component with the aliases that are known of it: a line of the kernel's has no index."""
     part = canonical(history, component)
     return next((each for each in history.names.values() if each == part), part)
-
-
-def _index(part: Component) -> str:
-    """NVML's index of a GPU, or ""."""
-    return next((alias for alias in part.aliases if alias.isdigit()), "") if part.kind == "gpu" else ""
 
 
 def _replaced(before: Mapping[str, Component], history: History, there: Set[Component]) -> Set[Component]:

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from msgspec.structs import replace
 
 from healthd.core.model import (
-    NODE,
     REPAIRS,
     SEVERITY_RANK,
     Action,
@@ -19,6 +18,7 @@ from healthd.core.model import (
     Step,
     Verdict,
 )
+from healthd.job.text import part_of
 from healthd.judge.diagnose import roots_of
 from healthd.remediation.decide.remediation import Remediation
 from healthd.remediation.records.summary import NodeState, NodeSummary
@@ -69,18 +69,7 @@ def summary_of(
         summary = replace(summary, code=worst.code, component=str(worst.component), since=worst.since)
     elif state is NodeState.UNKNOWN:
         summary = replace(summary, code=unknown[0], note=unknown[1])
-    return replace(summary, component=_label(summary.component, names or {}))
-
-
-def _label(component: str, names: Mapping[str, Component]) -> str:
-    """``GPU 3`` where the component's index is known; "" for the whole node; else its own name."""
-    if component == str(NODE):
-        return ""
-    known = names.get(component)
-    if known is None:
-        known = next((each for each in names.values() if str(each) == component), None)
-    index = next((alias for alias in known.aliases if alias.isdigit()), "") if known is not None else ""
-    return f"{known.kind.upper()} {index}" if known is not None and index else component
+    return replace(summary, component=part_of(summary.component, (names or {}).values()))
 
 
 def acting_state(remediation: Remediation | None, decision: Decision | None) -> NodeState | None:

@@ -17,7 +17,6 @@ from msgspec.structs import replace
 
 from healthd.core.errors import BackendError, BackendRefused, SlotTaken
 from healthd.core.model import Step
-from healthd.judge.devices import index_of
 from healthd.remediation.decide.drive import ending_jobs
 from healthd.remediation.decide.on_job import (
     WAIT,
@@ -64,7 +63,7 @@ class JobRestarts:
             return remediation, ""
         answers = [] if remediation.release_command else ending_jobs(self._gates.open_now())
         if restart is not None and restart.is_over:  # left alone for the fault of another GPU
-            answers = [answer for answer in answers if _gpu_of(answer) in (None, *restart.gpus)]
+            answers = [answer for answer in answers if answer.diagnosis.component.gpu_index in (None, *restart.gpus)]
             restart = None
         if (restart is None and not answers) or self._gates.at_rest(remediation) is not None:
             return remediation, ""
@@ -93,7 +92,7 @@ class JobRestarts:
         for answer in answers:
             restart = begun(jobs, answer.root.since, now)
             if not restart.is_over:
-                restart = on_its_gpu(restart, _gpu_of(answer), control.gpus(restart.job), now)
+                restart = on_its_gpu(restart, answer.diagnosis.component.gpu_index, control.gpus(restart.job), now)
             if not restart.is_over:
                 after = f"which cannot go on after {answer.root.code}: {answer.on_job}"
                 remediation, _ = self._written(remediation, restart, f"intends to act on job {restart.title}, {after}")
@@ -213,12 +212,6 @@ class JobRestarts:
         if restart.is_over and restart.job and (before is None or not before.is_asked):
             self.outcomes[JobOutcome.LEFT] += 1
         return remediation, message
-
-
-def _gpu_of(answer: RuleAnswer) -> int | None:
-    """The index of the GPU with the fault; None where it is not known or no GPU's."""
-    part = answer.diagnosis.component
-    return index_of(part) if part.kind == "gpu" else None
 
 
 def _is_out(remediation: Remediation) -> bool:

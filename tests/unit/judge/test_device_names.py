@@ -13,7 +13,6 @@ from healthd.judge.devices import (
     device_range,
     folded_about,
     folded_texts,
-    index_of,
     known_devices,
     renamed,
     with_range,
@@ -158,7 +157,7 @@ def test_a_device_is_known_from_a_run_a_fault_or_earlier() -> None:
     assert known_devices(KINDS[0], {}, (), twice).numbers == ("1", "0")
     better = {"a": gpu_component(uuid="GPU-a"), "b": gpu_component(uuid="GPU-a", index=4)}
     assert known_devices(KINDS[0], {}, (), better).numbers == ("4",)
-    assert index_of(WITHOUT_INDEX) is None
+    assert WITHOUT_INDEX.gpu_index is None
     assert device_names({}, faults, names).of("gpu:3") == "GPU 3"
 
 
