@@ -19,6 +19,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadScopeScheduling
 
+from tests.support.own_mounts import take_own_mounts
 from tests.support.sampling import left_out, of_this_run
 
 # Tests in these folders are pure calls or read recorded input; one that starts a process on purpose says so by marker.
@@ -28,15 +29,8 @@ ABOUT_PROCESSES = ("test_command.py", "test_local_orchestrator.py", "test_local_
 MAY_START_PROCESSES = ("process", "slurm", "kubernetes", "kernel", "nvml", "slow")
 
 # Where processes share the run, a file stays in one of them, and so do the files of a lane: they use what this machine
-# has once. Clusters, servers, browsers and namespaces need no lane: each has its own folder, ports and names.
+# has once. Clusters, servers, browsers, mounts and namespaces need no lane: each has its own folder, ports and names.
 LANES = {
-    # A check that is asked about one mount ignores those that are there: one that comes meanwhile is taken for it.
-    "mounts": (
-        "tests/faults/test_matrix.py",
-        "tests/live/kernel/test_ext4_error.py",
-        "tests/live/kernel/test_fuse_hang.py",
-        "tests/live/kernel/test_state_disk.py",
-    ),
     # Every reader of /dev/kmsg reads what any of them writes, and the kernel limits how much is written.
     "kernel log": (
         "tests/live/kernel/test_dev_kmsg.py",
@@ -196,11 +190,16 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> ByFile:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """In a new checkout pytest compiles every test file, with its asserts: 15 s of CPU. Each process that shares the
-    run begins to collect at another file, so that each file is compiled once. ``_turns`` puts the order right.
+    """Each process that shares the run has mounts of its own, where it may mount at all.
+
+    In a new checkout pytest compiles every test file, with its asserts: 15 s of CPU. Each process begins to collect at
+    another file, so that each file is compiled once. ``_turns`` puts the order right.
     """
     worker = getattr(config, "workerinput", None)
-    if worker is None or config.args != ["tests"]:
+    if worker is None:
+        return
+    take_own_mounts()
+    if config.args != ["tests"]:
         return
     files = sorted(map(str, Path(__file__).parent.rglob("test_*.py")))
     start = len(files) * int(worker["workerid"].removeprefix("gw")) // worker["workercount"]

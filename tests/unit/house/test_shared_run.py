@@ -118,6 +118,15 @@ def test_what_shares_the_run_out_names_files_that_exist() -> None:
     assert [file for file in (*files, *WAITING) if not (ROOT / file).exists()] == []
 
 
+@pytest.mark.skipif("PYTEST_XDIST_WORKER" not in os.environ, reason="needs a run that processes share")
+@pytest.mark.process
+def test_each_process_of_a_run_mounts_for_itself() -> None:
+    """A disk that one of them breaks is no fault of the machine to the daemons of the others."""
+    if subprocess.run(["unshare", "--mount", "true"], capture_output=True, check=False).returncode:
+        pytest.skip("may not mount here")
+    assert Path("/proc/self/ns/mnt").readlink() != Path(f"/proc/{os.getppid()}/ns/mnt").readlink()
+
+
 @pytest.mark.process
 @pytest.mark.parametrize(
     ("workers", "tests", "code"), [("0", "core/test_backoff.py", 0), ("1", "judge/test_crowd.py", 1)]
