@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from healthd.notify.notifier import TICK_S
-from tests.live.slurm.slurm_conf import free_ports
 from tests.support.compiled import CLOCK_SIM, compiled
 from tests.support.limits import limit_s
+from tests.support.ports import free_ports
 from tests.support.running import RunningNode
 from tests.support.wall_clock import WallClock
 

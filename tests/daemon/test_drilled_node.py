@@ -35,9 +35,9 @@ from healthd.sim.machine import INSTANCE_TYPE, NOT_SIMULATED, SimulatedMachine
 from healthd.sim.nvml import write_state
 from healthd.sim.nvml_state import healthy_state, with_line
 from healthd.state.store import Store
-from tests.live.slurm.slurm_conf import free_ports
 from tests.support.limits import limit_s
 from tests.support.nvml_states import with_library_fault
+from tests.support.ports import free_ports
 from tests.support.receiver import receiving
 from tests.support.running import HEEDS_SIGINT, RunningNode
 

@@ -19,7 +19,7 @@ from healthd.core.check import discover
 from healthd.sim.machine import SimulatedMachine
 from healthd.sim.nvml import write_state
 from healthd.sim.nvml_state import healthy_state
-from tests.live.slurm.slurm_conf import free_ports
+from tests.support.ports import free_ports
 from tests.support.running import RunningNode, command_line
 
 pytestmark = [pytest.mark.process]

@@ -15,7 +15,7 @@ import pytest
 
 from healthd.core.check import discover
 from healthd.sim.machine import SimulatedMachine
-from tests.live.slurm.slurm_conf import free_ports
+from tests.support.ports import free_ports
 from tests.support.running import OFF_THE_BUS, QUARANTINES, RunningNode, command_line
 
 pytestmark = [pytest.mark.process]

@@ -14,9 +14,9 @@ import pytest
 
 from healthd.core.model import Mode, Refusal
 from healthd.remediation.orchestrators.local import HOLD_FILE
-from tests.live.slurm.slurm_conf import free_ports
 from tests.support.engine_rig import XID_79, World
 from tests.support.limits import limit_s
+from tests.support.ports import free_ports
 from tests.support.running import NOBODY, OFF_THE_BUS, RunningNode
 
 PCI = "0000:05:00"

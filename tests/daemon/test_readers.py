@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.live.slurm.slurm_conf import free_ports
 from tests.support.limits import limit_s
+from tests.support.ports import free_ports
 from tests.support.running import NOBODY, ROOT, RunningNode
 
 pytestmark = [

@@ -32,8 +32,8 @@ from healthd.core.errors import StoreError
 from healthd.core.model import Event, Verdict
 from healthd.state.store import Store
 from healthd.testing import FakeClock
-from tests.live.slurm.slurm_conf import free_ports
 from tests.support.limits import limit_s
+from tests.support.ports import free_ports
 from tests.support.resting_agent import resting_agent
 from tests.support.running import NOBODY, ROOT, RunningNode
 

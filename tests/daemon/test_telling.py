@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from healthd.sim.machine import SimulatedMachine
-from tests.live.slurm.slurm_conf import free_ports
 from tests.support.limits import limit_s
+from tests.support.ports import free_ports
 from tests.support.receiver import Receiver, receiving
 from tests.support.running import RunningNode
 

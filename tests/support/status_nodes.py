@@ -15,9 +15,9 @@ from typing import Any
 from healthd.sim.machine import INSTANCE_TYPE, SimulatedMachine
 from healthd.sim.nvml import write_state
 from healthd.sim.nvml_state import healthy_state
-from tests.live.slurm.slurm_conf import free_ports
 from tests.support.limits import limit_s
 from tests.support.nvml_states import with_library_fault
+from tests.support.ports import free_ports
 from tests.support.running import ROOT, Running
 
 BAD_GPU = 3

@@ -32,8 +32,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from healthd.remediation.orchestrators.kubernetes.objects.node_health import text_of
 from tests.live.kubernetes.api_client import Answer, ApiClient
 from tests.live.kubernetes.find_binaries import CONTROL_PLANE, Say, program
-from tests.live.slurm.slurm_conf import free_ports
 from tests.support.limits import limit_s
+from tests.support.ports import free_ports
 
 API_SERVER, CONTROLLERS, ETCD = "kube-apiserver", "kube-controller-manager", "etcd"
 NAMESPACE, ACCOUNT = "healthd", "healthd-agent"

@@ -16,9 +16,9 @@ from typing import Any
 from tests.live.kubernetes.agent_rig import Agents, write_kubeconfig
 from tests.live.kubernetes.control_plane import LEASES, NAMESPACE, ControlPlane
 from tests.live.kubernetes.fleet_storm import REASON
-from tests.live.slurm.slurm_conf import free_ports
 from tests.packaging.chart import render
 from tests.support.limits import limit_s
+from tests.support.ports import free_ports
 
 ACCOUNT = "healthd-controller"
 SETTINGS = """

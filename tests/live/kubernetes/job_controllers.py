@@ -20,8 +20,8 @@ import yaml
 
 from tests.live.kubernetes.control_plane import ControlPlane
 from tests.live.kubernetes.find_binaries import Unavailable, program, sources
-from tests.live.slurm.slurm_conf import free_ports
 from tests.support.limits import limit_s
+from tests.support.ports import free_ports
 
 CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 CERTIFICATES = "k8s-webhook-server/serving-certs"

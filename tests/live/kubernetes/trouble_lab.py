@@ -29,8 +29,8 @@ from tests.live.kubernetes.control_plane import NAMESPACE, ControlPlane, agent_p
 from tests.live.kubernetes.fault_proxy import Fault, FaultProxy, Seen
 from tests.live.kubernetes.fleet_controller import FleetController
 from tests.live.kubernetes.kubelet_socket import KubeletSocket, pod
-from tests.live.slurm.slurm_conf import free_ports
 from tests.support.limits import limit_s
+from tests.support.ports import free_ports
 from tests.support.running import RECOVERED, UNCONTAINED, RunningNode
 from tests.support.wall_clock import WallClock
 

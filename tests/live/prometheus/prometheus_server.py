@@ -19,8 +19,8 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.live.slurm.slurm_conf import free_ports
 from tests.support.limits import limit_s
+from tests.support.ports import free_ports
 
 
 def tool(name: str, package: str = "prometheus") -> str:

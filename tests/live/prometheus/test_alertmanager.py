@@ -15,8 +15,8 @@ import pytest
 import yaml
 
 from tests.live.prometheus.prometheus_server import tool
-from tests.live.slurm.slurm_conf import free_ports
 from tests.support.limits import limit_s
+from tests.support.ports import free_ports
 from tests.support.receiver import Receiver, receiving
 from tests.support.running import ROOT
 

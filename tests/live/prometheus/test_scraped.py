@@ -17,9 +17,9 @@ from healthd.sim.machine import NOT_SIMULATED, SimulatedMachine
 from tests.live.prometheus.dashboards import DASHBOARDS, dashboard, panel_queries
 from tests.live.prometheus.prometheus_server import Prometheus, promtool
 from tests.live.slurm.controller_lab import RunningController
-from tests.live.slurm.slurm_conf import free_ports
 from tests.support.healthy_node import EBS_NONE, SMART
 from tests.support.limits import limit_s
+from tests.support.ports import free_ports
 from tests.support.running import ROOT, RunningNode
 
 pytestmark = [pytest.mark.process, pytest.mark.slow]

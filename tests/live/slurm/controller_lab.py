@@ -26,10 +26,10 @@ from tests.live.aws.aws_endpoint import REGION, AwsEndpoint
 from tests.live.aws.aws_forks import AwsForks
 from tests.live.aws.fake_hyperpod import CLUSTER, FakeHyperPod
 from tests.live.aws.moto_server import dummy_env
-from tests.live.slurm.slurm_conf import free_ports
 from tests.live.slurm.slurm_lab import SlurmLab
 from tests.support.imds import Imds
 from tests.support.limits import limit_s
+from tests.support.ports import free_ports
 from tests.support.running import ROOT, Running, RunningNode, command_line
 
 NOBODY = ("127.0.0.1", 9)

@@ -1,10 +1,7 @@
-"""The slurm.conf of a cluster that lives on one machine's loopback, as any user's own, and the ports it listens on."""
+"""The slurm.conf of a cluster that lives on one machine's loopback, as any user's own."""
 
 from __future__ import annotations
 
-import contextlib
-import random
-import socket
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -58,15 +55,3 @@ def conf_text(root: Path, node_ports: Mapping[str, int], ctld_port: int, cpus: i
         lines.append(f"NodeName={node} {where} CPUs={cpus} RealMemory=1000 State=UNKNOWN")
     lines.append(f"PartitionName=main Nodes={','.join(node_ports)} Default=YES State=UP MaxTime=INFINITE")
     return "\n".join(lines)
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports that are free on loopback now, below the range from which outgoing connections take theirs."""
-    ports: list[int] = []
-    for port in random.sample(range(10_000, 32_000), 2_000):
-        with socket.socket() as probe, contextlib.suppress(OSError):  # taken: try the next
-            probe.bind(("127.0.0.1", port))
-            ports.append(port)
-        if len(ports) == count:
-            return ports
-    raise RuntimeError(f"no {count} free ports between 10000 and 32000 on 127.0.0.1")

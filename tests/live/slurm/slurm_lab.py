@@ -23,8 +23,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Self
 
-from tests.live.slurm.slurm_conf import conf_text, free_ports
+from tests.live.slurm.slurm_conf import conf_text
 from tests.support.limits import limit_s, pauses
+from tests.support.ports import free_ports
 from tests.support.slurm_versions import has, version_in
 
 TOOL_DIRS = "/usr/sbin:/usr/bin:/sbin:/bin:/usr/local/sbin:/usr/local/bin:/opt/slurm/sbin:/opt/slurm/bin"
@@ -106,9 +107,7 @@ class SlurmLab:
         """All daemons run, no job, no reservation, every node idle, clean, answering, and without a past."""
         self.munged_resume()
         self.ctld_resume()
-        for name in ("munged", "slurmctld", *(f"slurmd.{node}" for node in self.nodes)):
-            if not self._runs(name):
-                self._launch(name)
+        self._start_what_ended()
         self.wait(lambda: self.scontrol("ping").returncode == 0, 20, "slurmctld to answer")
         for line in self.scontrol("-o", "show", "reservations").stdout.splitlines():
             if line.startswith("ReservationName="):
@@ -293,7 +292,7 @@ class SlurmLab:
         """Wait until a node's complete state is exactly ``state``, in scontrol's words."""
         self.wait(lambda: self.states().get(node) == state, within_s, f"{node} to be {state}")
 
-    def log_tail(self, lines: int = 6) -> str:
+    def log_tail(self, lines: int = 20) -> str:
         """The last lines that each daemon wrote, without the complaints about an MPI plug-in that nobody needs."""
         tails = []
         for path in sorted((self.root / "log").glob("*.out")):
@@ -420,7 +419,13 @@ class SlurmLab:
         idle = {line.split()[0] for line in lines if " State=IDLE " in line and " BootTime=None " not in line}
         return idle >= {f"NodeName={node}" for node in self.nodes}
 
+    def _start_what_ended(self) -> None:
+        for name in ("munged", "slurmctld", *(f"slurmd.{node}" for node in self.nodes)):
+            if not self._runs(name):
+                self._launch(name)
+
     def _is_clean(self) -> bool:
+        self._start_what_ended()  # a slurmd of the last test may have ended by itself since
         if self.client("squeue", "-h", "-a").stdout.strip():
             self.cancel()
             return False

@@ -19,10 +19,10 @@ from healthd.ledger.database import LEDGER, Ledger
 from healthd.ledger.entries import MachineIdentity, SpanState
 from healthd.ledger.feed import LedgerFeed
 from healthd.remediation.provisioners.instance_topology import InstancePlace
-from tests.live.slurm.slurm_conf import free_ports
 from tests.live.slurm.slurm_lab import SlurmLab
 from tests.live.slurm.test_spine import PCI, Nodes, quarantine
 from tests.support.limits import limit_s
+from tests.support.ports import free_ports
 from tests.support.running import OFF_THE_BUS, RECOVERED, UNCONTAINED, Running, command_line
 
 pytestmark = [pytest.mark.slurm, pytest.mark.process]

@@ -18,10 +18,11 @@ import pytest
 
 from healthd.cli.hook import DEADLINE_S
 from tests.live.slurm.interposed import Interposed
-from tests.live.slurm.slurm_conf import free_ports, hooks_we_ship
+from tests.live.slurm.slurm_conf import hooks_we_ship
 from tests.live.slurm.slurm_lab import SlurmLab
 from tests.live.slurm.test_spine import PCI, quarantine, reason
 from tests.support.limits import limit_s
+from tests.support.ports import free_ports
 from tests.support.running import NOBODY, OFF_THE_BUS, RECOVERED, ROOT, UNCONTAINED, RunningNode
 
 pytestmark = [pytest.mark.slurm, pytest.mark.process]

@@ -29,7 +29,7 @@ from healthd.core.capabilities import _HEADER, _SETS, _VERSION_3, PrivilegedThre
 from healthd.core.errors import BackendUnknown, HealthdError, StoreError
 from healthd.core.model import Event
 from healthd.state.store import EventFilter
-from tests.live.slurm.slurm_conf import free_ports
+from tests.support.ports import free_ports
 from tests.support.resting_agent import resting_agent
 from tests.support.running import NOBODY, QUARANTINES, RunningNode
 

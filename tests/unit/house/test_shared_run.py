@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import pytest
 from msgspec import Struct
 
 from tests.conftest import LANES, SPREAD, WAITING
+from tests.support.ports import of_this_process
 from tests.support.running import ROOT
 from tests.support.sampling import Sample, left_out
 
@@ -125,6 +127,16 @@ def test_each_process_of_a_run_mounts_for_itself() -> None:
     if subprocess.run(["unshare", "--mount", "true"], capture_output=True, check=False).returncode:
         pytest.skip("may not mount here")
     assert Path("/proc/self/ns/mnt").readlink() != Path(f"/proc/{os.getppid()}/ns/mnt").readlink()
+
+
+def test_no_two_processes_of_a_run_have_a_port_in_common(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that is stopped for a while finds its port free, whatever the others start meanwhile."""
+    shares: list[set[int]] = []
+    monkeypatch.setenv("PYTEST_XDIST_WORKER_COUNT", "3")
+    for number in range(3):
+        monkeypatch.setenv("PYTEST_XDIST_WORKER", f"gw{number}")
+        shares.append(set(itertools.islice(of_this_process(), 30_000)))
+    assert len(set.union(*shares)) == sum(map(len, shares)) == 22_000
 
 
 @pytest.mark.process
