@@ -21,6 +21,7 @@ from msgspec.structs import replace
 from healthd.checklib.tables import is_ultraserver
 from healthd.core.hostlist import folded
 from healthd.fleet.nodes import FleetNode
+from healthd.remediation.decide.remediation import ORDERED
 from healthd.remediation.records.incident_notices import DOMAIN_ROOT, is_fabric, root_of
 from healthd.remediation.records.summary import NodeState
 
@@ -262,7 +263,7 @@ def _sightings(
         summary = node.summary
         if summary is None or _is_unknown(node) or node.listed.asleep or summary.state not in _FAULTY:
             continue
-        if summary.code:
+        if summary.code and summary.code not in ORDERED:  # a command is no finding
             at = min(summary.since or summary.at or now, now)
             grave = summary.state is not NodeState.WARNING
             root = root_of(summary.code, summary.component, domains.get(node.name, ""))

@@ -9,11 +9,13 @@ from healthd.core.model import Remedy
 from healthd.fleet.nodes import RESERVED, FleetNode, FleetState
 from healthd.ledger.changes import NodeReading, SeenFault
 from healthd.ledger.entries import MachineIdentity, SpanState
+from healthd.remediation.decide.remediation import ORDERED
 from healthd.remediation.records.handoff import CLOSE, HandoffRecord, PastAct, by_now
 from healthd.remediation.records.summary import NodeState, NodeSummary
 
 _HARMLESS = frozenset({NodeState.OK, NodeState.WARNING})
 _NO_FAULT = frozenset({NodeState.OK, NodeState.UNKNOWN})
+_NO_FINDING = frozenset({"", *ORDERED})
 
 
 def readings_of(nodes: Iterable[FleetNode]) -> dict[str, NodeReading]:
@@ -22,7 +24,8 @@ def readings_of(nodes: Iterable[FleetNode]) -> dict[str, NodeReading]:
 
 
 def reading_of(node: FleetNode) -> NodeReading:
-    """The reading of one node. A node without a report has no fault that is known, and none of its faults is over."""
+    """The reading of one node. A node without a report has no fault that is known, and none of its faults is over; the
+    same holds for one that a command took out, whose report names the command in the place of a fault."""
     state, record = _state(node), by_now(node.record, node.now)
     summary = None if node.is_silent else node.summary
     return NodeReading(
@@ -30,7 +33,7 @@ def reading_of(node: FleetNode) -> NodeReading:
         state=state,
         cause=_cause(node, state),
         faults=tuple(_faults(node)),
-        is_whole=summary is not None and not summary.more,
+        is_whole=summary is not None and not summary.more and summary.code not in ORDERED,
         history=record.history,
         evidence=_evidence(record),
         machine=MachineIdentity(
@@ -89,9 +92,9 @@ def _kept_off_by(node: FleetNode) -> str:
 
 
 def _faults(node: FleetNode) -> Iterable[SeenFault]:
-    """The worst open fault, as far as the cluster shows it. A check that cannot tell is none."""
+    """The worst open fault, as far as the cluster shows it. A check that cannot tell is none, nor is a command."""
     summary = node.summary
-    if summary is None or node.is_silent or summary.state in _NO_FAULT or not summary.code:
+    if summary is None or node.is_silent or summary.state in _NO_FAULT or summary.code in _NO_FINDING:
         return
     yield SeenFault(
         code=summary.code,

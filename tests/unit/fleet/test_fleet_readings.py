@@ -11,6 +11,7 @@ from healthd.core.model import Remedy
 from healthd.fleet.nodes import FleetNode
 from healthd.fleet.readings import reading_of, readings_of
 from healthd.ledger.entries import SpanState
+from healthd.remediation.decide.remediation import ORDERED
 from healthd.remediation.ports import Hold, ListedNode, Slot
 from healthd.remediation.records.handoff import HandoffRecord, PastAct, PastRepair
 from healthd.remediation.records.summary import NodeState, NodeSummary
@@ -100,6 +101,13 @@ def test_a_check_that_cannot_tell_is_no_fault() -> None:
     assert reading_of(node(NodeState.UNKNOWN, code="gpu.count")).faults == ()
     silent = reading_of(node(NodeState.CRITICAL, code="gpu.xid.79", old_s=2000.0))
     assert (silent.faults, silent.is_whole) == ((), False)
+
+
+@pytest.mark.parametrize("code", ORDERED)
+def test_a_command_is_no_fault(code: str) -> None:
+    """It takes the node out, counts in no failure rate, and hides a fault that may still be open."""
+    found = reading_of(node(NodeState.HELD, hold=OURS, code=code))
+    assert (found.state, found.cause, found.faults, found.is_whole) == (SpanState.OUT, code, (), False)
 
 
 def test_a_warning_is_a_fault_that_takes_no_node_out() -> None:

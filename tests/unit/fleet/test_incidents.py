@@ -26,6 +26,7 @@ from healthd.fleet.incidents import (
     observed,
 )
 from healthd.fleet.nodes import FleetNode
+from healthd.remediation.decide.remediation import ORDERED
 from healthd.remediation.records.summary import NodeState
 from tests.support.fleet_readings import GB200, NOW, names, rack, reading
 
@@ -190,6 +191,12 @@ def test_unknown_and_silent_nodes_are_not_faulty() -> None:
     asleep = [reading(each, "gpu.count", asleep=True) for each in names(9, 20)]
     held = [reading(each, state=NodeState.HELD) for each in names(9, 30)]
     assert not seen([*unknown, *silent, *asleep, *held]).open
+
+
+@pytest.mark.parametrize("code", ORDERED)
+def test_nodes_that_an_operator_takes_out_are_no_incident(code: str) -> None:
+    """Also where a command goes to a whole rack at once: what it names is no finding."""
+    assert not seen([reading(each, code, state=NodeState.HELD) for each in names(18)]).open
 
 
 def test_the_id_is_the_same_from_every_reader() -> None:
