@@ -176,7 +176,10 @@ def found_by_controller(section: ProvisionerSection, metadata: Metadata, *, root
     """
     kind = KINDS.get(section.kind)
     if kind is not None and kind.channel is RepairChannel.COMMAND:
-        wrong = f"provisioner.kind = {section.kind}: the controller needs the platform of the nodes; name it"
+        wrong = (
+            f"provisioner.kind = {section.kind}: the controller needs the platform of the nodes; name it, such as "
+            '"ec2" or "hyperpod": in mode observe or quarantine the controller requests no act there'
+        )
         raise ConfigError((wrong,))
     if kind is not None and kind.build is None:
         wrong = f"provisioner.kind = {section.kind} needs Kubernetes: set [orchestrator] kind = kubernetes"

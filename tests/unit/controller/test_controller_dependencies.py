@@ -104,7 +104,9 @@ def test_a_head_node_says_nothing_of_its_nodes(tmp_path: Path) -> None:
     auto = ProvisionerSection(kind="auto")
     with pytest.raises(ConfigError, match="name the platform of the nodes"):
         found_by_controller(auto, nothing, root=str(tmp_path))
-    with pytest.raises(ConfigError, match="kind = none: the controller needs the platform of the nodes"):
+    with pytest.raises(
+        ConfigError, match='kind = none: the controller needs the platform of the nodes; name it, such as "ec2"'
+    ):
         found_by_controller(ProvisionerSection(), nothing, root=str(tmp_path))
     dna = tmp_path / "etc/chef/dna.json"
     (tmp_path / "etc/parallelcluster").mkdir(parents=True)
