@@ -200,7 +200,7 @@ def test_a_node_that_registers_too_little_keeps_its_drain(slurm_lab_factory: Cal
     assert "DRAIN" in orchestrator.view().flags
     lab.conf.write_text(fits)
     assert lab.scontrol("reconfigure").returncode == 0
-    lab.wait(lambda: "INVALID_REG" not in orchestrator.view().flags, 15, "slurmctld to find enough memory")
+    lab.wait_state(NODE, "IDLE+DRAIN")  # 24.11 knows nothing of a node between a reconfigure and its registration
     orchestrator.release(resume=False)
     assert orchestrator.view().in_service
 
