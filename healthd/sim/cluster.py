@@ -1,6 +1,6 @@
 """A cluster in memory and its orchestrator: they replace the back ends of remediation.
 
-They keep the laws of the real ones, the inconvenient ones above all, and can be made to hang, forget and restart.
+They keep the laws of the real ones, the inconvenient ones above all.
 
     from healthd.testing import FakeClock
     from healthd.sim.cluster import FakeCluster, FakeOrchestrator
@@ -12,15 +12,13 @@ They keep the laws of the real ones, the inconvenient ones above all, and can be
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from heapq import nsmallest
 
 from msgspec import Struct, field
 
 from healthd.core.errors import BackendRefused, BackendUnknown, SlotTaken
-from healthd.remediation.orchestrators.slurm.reasons import SEPARATOR, hold_of, is_automatic, without_remarks
+from healthd.remediation.orchestrators.slurm.reasons import hold_of, is_automatic, without_remarks
 from healthd.remediation.ports import (
     FleetSnapshot,
     HeldNode,
@@ -44,59 +42,29 @@ class FakeClusterNode(Struct, kw_only=True):
     record: str = ""
     features: set[str] = field(default_factory=set)
 
-    def copy(self) -> FakeClusterNode:
-        """The same, which does not change with it."""
-        return FakeClusterNode(
-            flags=set(self.flags),
-            hold=self.hold,
-            jobs=list(self.jobs),
-            suspended=list(self.suspended),
-            record=self.record,
-            features=set(self.features),
-        )
 
+class FakeLists(Struct, kw_only=True):
+    """The nodes and the slots of a :class:`FakeCluster`, as it lists them."""
 
-class FakeState(Struct, kw_only=True):
-    """The memory of a :class:`FakeCluster` at a time: the state that it saves, and that a stale reading shows."""
-
-    at_s: float
     nodes: dict[str, FakeClusterNode]
     slots: dict[tuple[str, int], str]
-
-
-class FakeUpdate(Struct, frozen=True, kw_only=True):
-    """One update that a :class:`FakeCluster` applied: ``before`` and ``after`` are the node's hold around it."""
-
-    node: str
-    word: str
-    user: str
-    before: Hold | None
-    after: Hold | None
 
 
 class FakeCluster:
     """A controller that treats its nodes as slurmctld does (measured on 22.05.8), in memory.
 
     A second drain silently takes over text, user and stamp; the same text again changes nothing; undrain and resume
-    wipe them. ``clock`` gives seconds since the epoch; stamps keep whole seconds. ``updates`` lists the applied
-    updates. ``partitions``: name to its nodes. ``slots``: scope and index to the holder; a slot fences its holder.
-    ``maintenance``: the nodes that an administrator's own reservation fences. ``freeze``: the freeze of the fleet, in
-    words, or "". ``asleep``: powered-down nodes, whose
-    names keep their settings without a machine; ``powering``: those on their way there or back, each with its flag.
-    ``power_saving``: "" for none, else the version of Slurm that has it; from 23.02 on it never powers down those in
-    ``awake``. ``appends``: whether it appends to an existing reason, as Slurm does from 24.11 on. ``stale_s``: the age
-    of the lists of nodes and slots that it returns, by ``monotonic_s`` where the clock may step.
+    wipe them. ``clock`` gives seconds since the epoch; stamps keep whole seconds. ``partitions``: name to its nodes.
+    ``slots``: scope and index to the holder; a slot fences its holder. ``maintenance``: the nodes that an
+    administrator's own reservation fences. ``freeze``: the freeze of the fleet, in words, or "". ``asleep``:
+    powered-down nodes, whose names keep their settings without a machine; ``powering``: those on their way there or
+    back, each with its flag. ``power_saving``: "" for none, else the version of Slurm that has it; from 23.02 on it
+    never powers down those in ``awake``. ``starts``: how often it was started.
     """
 
-    def __init__(
-        self,
-        *names: str,
-        clock: Callable[[], float],
-        monotonic_s: Callable[[], float] | None = None,
-        partitions: Mapping[str, Sequence[str]] | None = None,
-    ) -> None:
+    def __init__(self, *names: str, clock: Callable[[], float]) -> None:
         self.nodes = {name: FakeClusterNode() for name in names}
-        self.partitions = dict(partitions or {})
+        self.partitions: Mapping[str, Sequence[str]] = {}
         self.slots: dict[tuple[str, int], str] = {}
         self.maintenance: set[str] = set()
         self.freeze = ""
@@ -104,124 +72,38 @@ class FakeCluster:
         self.powering: dict[str, str] = {}
         self.power_saving = ""
         self.awake: set[str] = set()
-        self.updates: list[FakeUpdate] = []
-        self.hung = False
         self.starts = 1
-        self.stale_s = 0.0
-        self.appends = False
-        self._clock, self._monotonic_s = clock, monotonic_s or clock
-        self._waiting: list[Callable[[], object]] = []
-        self._past: list[FakeState] = []
-        self._saved: FakeState | None = None
+        self._clock = clock
 
     def update(self, name: str, word: str, text: str = "", *, user: str = "admin") -> None:
-        """Set a node's state to ``drain``, ``down``, ``fail``, ``undrain`` or ``resume``; "" sets the text alone.
-
-        A controller that hangs raises BackendUnknown, and applies the update when it wakes up.
-        """
-        if self.hung:
-            self._waiting.append(partial(self.update, name, word, text, user=user))
-            raise BackendUnknown(f"update of {name}: Socket timed out on send/recv operation")
-        self._before_change()
+        """Set a node's state to ``drain``, ``down``, ``fail``, ``undrain`` or ``resume``; "" sets the text alone."""
         node = self.nodes[name]
         if word in ("drain", "down", "fail") and not text:
             raise BackendRefused("You must specify a reason when DOWNING or DRAINING a node. Request denied")
         if word == "resume" and not node.flags:
             raise BackendUnknown("slurm_update error: Invalid node state specified")
-        before = node.hold
         self._apply(node, word)
         if not node.flags or (word == "resume"):
             node.hold = None
         elif text and (node.hold is None or node.hold.text != text):
             node.hold = Hold(text=text, user=user, stamp=int(self._clock()))
-        self.updates.append(FakeUpdate(node=name, word=word, user=user, before=before, after=node.hold))
-
-    def restart(self, *, losing: Sequence[str] = ()) -> None:
-        """Restart the controller; unsaved drains of some nodes and waiting updates are lost. So is
-        the state of power saving."""
-        self.starts, self.hung, self._waiting = self.starts + 1, False, []
-        self.awake.clear()
-        for name in losing:
-            self.nodes[name].flags.discard("DRAIN")
-            self.nodes[name].hold = self.nodes[name].hold if self.nodes[name].flags else None
-
-    def wake(self) -> None:
-        """End a hang: waiting updates are applied."""
-        self.hung, waiting, self._waiting = False, self._waiting, []
-        for apply in waiting:
-            with contextlib.suppress(SlotTaken, BackendRefused, BackendUnknown):  # its client is gone
-                apply()
 
     def claim(self, scope: str, index: int, node: str) -> None:
-        """Create a slot, as nodes and administrators do; while the controller hangs, it is created when it wakes up."""
-        if self.hung:
-            self._waiting.append(partial(self.claim, scope, index, node))
-            raise BackendUnknown(f"claim by {node}: Socket timed out on send/recv operation")
+        """Create a slot, as nodes and administrators do."""
         if (scope, index) in self.slots:
             raise SlotTaken("Error creating the reservation: Duplicate reservation name")
-        self._before_change()
         self.slots[(scope, index)] = node
 
     def give_back(self, scope: str, index: int) -> None:
         """Delete a slot of any owner; a missing one is fine."""
-        if self.hung:
-            self._waiting.append(partial(self.give_back, scope, index))
-            raise BackendUnknown(f"deletion of {scope}-{index}: Socket timed out on send/recv operation")
-        self._before_change()
         self.slots.pop((scope, index), None)
 
-    def save(self) -> None:
-        """Write the state to disk: a :meth:`kill` loses every update acknowledged after this."""
-        self._saved = self._state()
-
-    def kill(self) -> None:
-        """kill -9 and start again from the last saved state; jobs live on. Without a save, only the start is new."""
-        if self._saved is not None:
-            jobs = {name: node.jobs for name, node in self.nodes.items()}
-            self.nodes = {name: node.copy() for name, node in self._saved.nodes.items()}
-            self.slots = dict(self._saved.slots)
-            for name, node in self.nodes.items():
-                node.jobs = jobs[name]
-        self._past = []
-        self.restart()
-
-    def shown(self) -> FakeState:
-        """The lists as a reading now shows them: ``stale_s`` old, but of this run of the controller."""
-        self.ask()
-        seen_s = self._monotonic_s() - self.stale_s
-        live = FakeState(at_s=self._monotonic_s(), nodes=self.nodes, slots=self.slots)
-        return next((state for state in self._past if state.at_s > seen_s), live)
-
-    def _state(self) -> FakeState:
-        nodes = {name: node.copy() for name, node in self.nodes.items()}
-        return FakeState(at_s=self._monotonic_s(), nodes=nodes, slots=dict(self.slots))
-
-    def _before_change(self) -> None:
-        """Keep the state before an update: ``at_s`` of a past state is when it ended."""
-        if self.stale_s:
-            self._past = [state for state in self._past if state.at_s > self._monotonic_s() - self.stale_s]
-            self._past.append(self._state())
-
-    def rebooted(self, name: str) -> None:
-        """A node came back with an unannounced boot time: it is DOWN; an existing reason is kept."""
-        node = self.nodes[name]
-        node.flags.add("DOWN")
-        node.jobs.clear()
-        text, stamp = "Node unexpectedly rebooted", int(self._clock())
-        if self.appends and node.hold is not None:
-            node.hold = Hold(text=f"{node.hold.text}{SEPARATOR}Not responding", user="slurm", stamp=stamp)
-        node.hold = node.hold or Hold(text=text, user="slurm", stamp=stamp)
-
-    def drains_by_itself(self, name: str, text: str = "Kill task failed") -> None:
-        """The controller drains a node for a reason of its own, and replaces any text."""
-        self._before_change()
-        self.nodes[name].flags.add("DRAIN")
-        self.nodes[name].hold = Hold(text=text, user="root", stamp=int(self._clock()))
+    def shown(self) -> FakeLists:
+        """The lists as a reading now shows them."""
+        return FakeLists(nodes=self.nodes, slots=self.slots)
 
     def ask(self) -> None:
-        """Raise BackendUnknown where the controller does not answer."""
-        if self.hung:
-            raise BackendUnknown("slurm_load_node error: Socket timed out on send/recv operation")
+        """Raise BackendUnknown where the controller does not answer. This one always does."""
 
     def _apply(self, node: FakeClusterNode, word: str) -> None:
         match word:
@@ -242,8 +124,8 @@ class FakeOrchestrator:
 
     kind = "fake"
 
-    def __init__(self, cluster: FakeCluster, node: str, *, user: str = "healthd") -> None:
-        self._cluster, self._node, self._user = cluster, node, user
+    def __init__(self, cluster: FakeCluster, node: str) -> None:
+        self._cluster, self._node = cluster, node
 
     def view(self, *, jobs: bool = False) -> NodeView:
         """The node as it is. A running job shows as an allocated CPU even in a view without jobs, a suspended one does
@@ -338,11 +220,11 @@ class FakeOrchestrator:
         """Drain, with one line of text."""
         if not text.isprintable():
             raise BackendRefused(f"drain of {self._node} not asked for: the reason is {text!r}, expected one line")
-        self._cluster.update(self._node, "drain", text, user=self._user)
+        self._cluster.update(self._node, "drain", text, user="healthd")
 
     def release(self, *, resume: bool) -> None:
         """Undrain or resume."""
-        self._cluster.update(self._node, "resume" if resume else "undrain", user=self._user)
+        self._cluster.update(self._node, "resume" if resume else "undrain", user="healthd")
 
 
 def _is_drained_by_itself(node: FakeClusterNode) -> bool:

@@ -13,12 +13,13 @@ from healthd.remediation.orchestrators.kubernetes.orchestrator import Kubernetes
 from healthd.remediation.orchestrators.local import LocalOrchestrator
 from healthd.remediation.orchestrators.slurm.orchestrator import SlurmOrchestrator
 from healthd.remediation.ports import NodeRecord, Orchestrator, Slot
-from healthd.sim.cluster import FakeCluster, FakeOrchestrator
+from healthd.sim.cluster import FakeOrchestrator
 from tests.live.kubernetes.agent_rig import add_leases, administrator, install_resource
 from tests.live.kubernetes.control_plane import ControlPlane
 from tests.live.kubernetes.find_binaries import Unavailable
 from tests.live.kubernetes.kubelet_socket import KubeletSocket
 from tests.live.slurm.slurm_lab import SlurmLab, skip_reason
+from tests.support.troubled_cluster import TroubledCluster
 
 NODE = "n0001"
 REASON = "healthd: gpu.xid.79 gpu:GPU-8e2f [k3v9]"
@@ -73,7 +74,7 @@ KINDS = [
 def orchestrator(request: pytest.FixtureRequest, tmp_path: Path) -> Orchestrator:
     """Each orchestrator for a node that is in service and has nothing to do."""
     if request.param == "fake":
-        return FakeOrchestrator(FakeCluster(NODE, "n0002", clock=time.time), NODE)
+        return FakeOrchestrator(TroubledCluster(NODE, "n0002", clock=time.time), NODE)
     if request.param == "local":
         return LocalOrchestrator(state_dir=tmp_path / "state", node=NODE, dev_root=tmp_path)
     if request.param == "kubernetes":
@@ -88,7 +89,7 @@ def orchestrator(request: pytest.FixtureRequest, tmp_path: Path) -> Orchestrator
 def deaf_orchestrator(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Orchestrator]:
     """Each orchestrator with a back end that cannot be read."""
     if request.param == "fake":
-        cluster = FakeCluster(NODE, clock=time.time)
+        cluster = TroubledCluster(NODE, clock=time.time)
         cluster.hung = True
         yield FakeOrchestrator(cluster, NODE)
         return

@@ -21,12 +21,13 @@ from healthd.core.model import Mode, Remedy
 from healthd.remediation.policy_files import policy_of
 from healthd.replay.replay import Trial, replay
 from healthd.replay.story import Story
-from healthd.sim.cluster import FakeCluster
+from healthd.sim.cluster import FakeClusterNode
 from healthd.testing import FakeClock
 from tests.faults.case import Case, Made
 from tests.faults.matrix import CASES
 from tests.support.past_daemon import Daemon, Fleet, Said, played
 from tests.support.sampling import of_this_run, size
+from tests.support.troubled_cluster import TroubledCluster
 
 BEGIN = datetime(2026, 11, 1, tzinfo=UTC)
 DAY = 86_400.0
@@ -101,16 +102,17 @@ def live(
 ) -> dict[str, Daemon]:
     folder.mkdir(parents=True)
     clock = FakeClock(BEGIN)
+    cluster = TroubledCluster(*sorted({line.host for line in lines}), clock=lambda: clock.now().timestamp())
     fleet = Fleet(
         folder=folder,
         config=config,
         policy=policy_of(config.policy, "p5.48xlarge"),
         checks={name: check for name, check in enabled_checks(config).items() if check.on == "kernel"},
         clock=clock,
-        cluster=FakeCluster(*sorted({line.host for line in lines}), clock=lambda: clock.now().timestamp()),
+        cluster=cluster,
     )
-    fleet.cluster.stale_s = 2.0  # the daemons act at the same time: none sees at once what another does
-    fleet.cluster.nodes.update(FakeCluster(*(f"spare-{number}" for number in range(NODES)), clock=fleet.seconds).nodes)
+    cluster.stale_s = 2.0  # the daemons act at the same time: none sees at once what another does
+    cluster.nodes.update((f"spare-{number}", FakeClusterNode()) for number in range(NODES))
     return played(fleet, lines, until_s=until_s, rests=rests)
 
 

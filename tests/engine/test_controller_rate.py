@@ -15,11 +15,11 @@ from healthd.remediation.controller.node_status import RepairState
 from healthd.remediation.decide.remediation import Phase
 from healthd.remediation.ports import Provisioner
 from healthd.remediation.records.handoff import HandoffRecord, RequestAnswer, parse
-from healthd.sim.cluster import FakeCluster
 from tests.engine.test_controller_repeats import settled
 from tests.support.controller_rig import NODE, STEP_S, AskedWorld
 from tests.support.engine_wire import disk_is_full, kill, no_answer
 from tests.support.fake_repairs import FakeProvisioner
+from tests.support.troubled_cluster import TroubledCluster
 
 OTHER = "n2"
 
@@ -128,7 +128,7 @@ class ManyAsk(AskedWorld):
     def __init__(self, folder: Path, takes_s: float) -> None:
         self.takes_s, self.asked = takes_s, list[str]()
         super().__init__(folder)
-        self.cluster = FakeCluster(*self.names, clock=self.seconds)
+        self.cluster = TroubledCluster(*self.names, clock=self.seconds)
         for number, name in enumerate(self.names):
             self.cluster.update(name, "drain", f"healthd: gpu.xid.79 gpu:0 [{name}]", user="healthd")
             self.cluster.claim("cluster", number, name)

@@ -23,8 +23,9 @@ from healthd.core.errors import BackendRefused, BackendUnknown, SlotTaken
 from healthd.remediation.decide.fleet import SETTLE_S, HoldsSlots, Settle, WaitForSlot
 from healthd.remediation.engine.slots import LONGEST_PAUSE_S, SlotKeeper
 from healthd.remediation.ports import FleetSnapshot, Slot
-from healthd.sim.cluster import FakeCluster, FakeOrchestrator
+from healthd.sim.cluster import FakeOrchestrator
 from tests.support.sampling import examples
+from tests.support.troubled_cluster import TroubledCluster
 
 NODES = tuple(f"n{number}" for number in range(7))
 GPU = NODES[:4]
@@ -87,7 +88,7 @@ class Boundaries(FakeOrchestrator):
 
     def __init__(
         self,
-        cluster: FakeCluster,
+        cluster: TroubledCluster,
         node: str,
         *,
         boundary: Callable[[], None],
@@ -95,6 +96,7 @@ class Boundaries(FakeOrchestrator):
         monotonic_s: Callable[[], float],
     ) -> None:
         super().__init__(cluster, node)
+        self._troubled = cluster
         self._boundary, self._saw, self._monotonic_s, self._acted_s = boundary, saw, monotonic_s, 0.0
 
     def snapshot(self) -> FleetSnapshot:
@@ -114,12 +116,12 @@ class Boundaries(FakeOrchestrator):
 
     @contextmanager
     def _no_older_than_own_acts(self) -> Iterator[float]:
-        stale_s = self._cluster.stale_s
-        self._cluster.stale_s = min(stale_s, self._monotonic_s() - self._acted_s)
+        stale_s = self._troubled.stale_s
+        self._troubled.stale_s = min(stale_s, self._monotonic_s() - self._acted_s)
         try:
-            yield self._cluster.stale_s
+            yield self._troubled.stale_s
         finally:
-            self._cluster.stale_s = stale_s
+            self._troubled.stale_s = stale_s
 
     def claim(self, scope: str, index: int) -> None:
         self._boundary()
@@ -161,7 +163,7 @@ class Fleet(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.now_s, self.wall_s = 1000.0, 1.8e9
-        self.cluster = FakeCluster(
+        self.cluster = TroubledCluster(
             *NODES, clock=lambda: self.wall_s, monotonic_s=lambda: self.now_s, partitions={"gpu": GPU}
         )
         self.agents = {node: Agent() for node in NODES}

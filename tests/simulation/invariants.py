@@ -18,13 +18,13 @@ from healthd.remediation.decide.fleet import out_limit
 from healthd.remediation.decide.ledger import repairs_of
 from healthd.remediation.decide.remediation import ACTS, QUARANTINE_CODE, End, Phase, Remediation, code_of
 from healthd.remediation.records.handoff import RequestAnswer, parse
-from healthd.sim.cluster import FakeUpdate
 from tests.simulation.daemon import Ground
 from tests.simulation.head import Head
 from tests.simulation.node import Node
 from tests.simulation.power import PowerSaving
 from tests.simulation.slurm import SLURM, US
 from tests.simulation.timeline import BEGINNING, shown
+from tests.support.troubled_cluster import FakeUpdate
 
 HOUR, DAY = 3600.0, 86_400.0
 TRAIL = 60

@@ -1,7 +1,7 @@
-"""The simulated cluster: the fake slurmctld of ``healthd.sim.cluster``, which tells what was applied to whom.
+"""The simulated slurmctld: a TroubledCluster that tells what was applied to whom.
 
-Everything inconvenient is the fake's: texts that are taken over in silence, stale lists, hangs after which the waiting
-updates are applied late, restarts that lose drains.
+All that is inconvenient is that cluster's: texts that are taken over in silence, stale lists, hangs after which the
+waiting updates are applied late, restarts that lose drains.
 """
 
 from __future__ import annotations
@@ -13,14 +13,15 @@ from datetime import UTC, datetime
 from msgspec.structs import replace
 
 from healthd.core.errors import BackendError
-from healthd.sim.cluster import FakeCluster, FakeOrchestrator, FakeUpdate
+from healthd.sim.cluster import FakeOrchestrator
 from tests.simulation.timeline import Timeline, WallClock
+from tests.support.troubled_cluster import FakeUpdate, TroubledCluster
 
 US, SLURM = "healthd", frozenset({"slurm", "root"})
 KILL_FAILED = "Kill task failed"
 
 
-class Slurm(FakeCluster):
+class Slurm(TroubledCluster):
     """``heard``: called after each update that was applied, with whether it came late, after a hang. ``touched``:
     for each name whose node, slot or record may have changed. ``lets_go``: for each name whose slot was given back.
     ``returns_nodes``: slurm.conf's ReturnToService is 2.

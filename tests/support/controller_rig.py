@@ -20,11 +20,12 @@ from healthd.remediation.decide.remediation import Phase
 from healthd.remediation.engine.dependencies import Timeouts
 from healthd.remediation.ports import Provisioner
 from healthd.remediation.records.handoff import HandoffRecord, RequestAnswer, parse
-from healthd.sim.cluster import FakeCluster, FakeOrchestrator
+from healthd.sim.cluster import FakeOrchestrator
 from healthd.state.store import Store
 from healthd.testing import FakeClock
 from tests.support.engine_wire import Killed, Wire, WiredFleet, WiredKept, WiredOrchestrator, WiredProvisioner
 from tests.support.fake_repairs import FakeProvisioner
+from tests.support.troubled_cluster import TroubledCluster
 
 NODE, TEXT = "n1", "healthd: gpu.xid.79 gpu:0 [k3]"
 TIMEOUTS = Timeouts(reboot_timeout_s=600.0, replace_timeout_s=900.0)
@@ -37,7 +38,7 @@ class AskedWorld:
     def __init__(self, folder: Path, remedy: Remedy = Remedy.REPLACE_NODE, *, asks: bool = True) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder, self.clock, self.wire = folder, FakeClock(), Wire()
-        self.cluster = FakeCluster(*(f"n{number}" for number in range(1, 9)), clock=self.seconds)
+        self.cluster = TroubledCluster(*(f"n{number}" for number in range(1, 9)), clock=self.seconds)
         self.rules = Rules(mode=Mode.REPAIR, replacements_per_hour=4)
         self.provisioner = FakeProvisioner(lambda: None, self._replaces)
         self.provisioner.instance = "i-1"

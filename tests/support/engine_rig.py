@@ -42,7 +42,7 @@ from healthd.remediation.engine.engine import Engine
 from healthd.remediation.engine.slots import SlotKeeper
 from healthd.remediation.ports import JobControl, Orchestrator
 from healthd.remediation.records.handoff import Versions
-from healthd.sim.cluster import FakeCluster, FakeOrchestrator, FakeUpdate
+from healthd.sim.cluster import FakeOrchestrator
 from healthd.state.monitor import Monitor
 from healthd.state.store import Store
 from healthd.testing import FakeClock
@@ -56,6 +56,7 @@ from tests.support.engine_wire import (
     WiredResetter,
 )
 from tests.support.fake_repairs import FakeProvisioner, FakeResetter
+from tests.support.troubled_cluster import FakeUpdate, TroubledCluster
 
 NODE = "n1"
 GPU = Component(kind="gpu", id="GPU-5e1f")
@@ -152,7 +153,7 @@ class World:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder, self.clock, self.wire = folder, FakeClock(), Wire()
         self.beat = Heartbeat(self.clock)
-        self.cluster = FakeCluster(*(f"n{number}" for number in range(1, fleet + 1)), clock=self.seconds)
+        self.cluster = TroubledCluster(*(f"n{number}" for number in range(1, fleet + 1)), clock=self.seconds)
         self.rules = Rules(mode=mode, max_out=max_out)
         self.quotas: dict[str, str | int] = {}
         self.boot, self.boots_at_s, self.never_boots = 1, 0.0, False

@@ -1,5 +1,5 @@
-"""The jobs of one node of a FakeCluster, with slurmctld's laws: a requeue ends every process and waits, a second one of
-the same run is refused, and what gets no answer may be applied when the controller wakes up."""
+"""The jobs of one node of a TroubledCluster, with slurmctld's laws: a requeue ends every process and waits, a second
+one of the same run is refused, and what gets no answer may be applied when the controller wakes up."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from healthd.core.errors import BackendRefused, BackendUnknown, SlotTaken
 from healthd.remediation.ports import NodeJob
-from healthd.sim.cluster import FakeCluster
+from tests.support.troubled_cluster import TroubledCluster
 
 
 class FakeJobs(Struct):
@@ -22,7 +22,7 @@ class FakeJobs(Struct):
     ``name``: of the node that takes them.
     """
 
-    cluster: FakeCluster
+    cluster: TroubledCluster
     node: str
     seconds: Callable[[], float]
     name: str = "here"

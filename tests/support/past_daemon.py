@@ -30,13 +30,14 @@ from healthd.remediation.decide.rules import Policy
 from healthd.remediation.engine.dependencies import Dependencies
 from healthd.remediation.engine.engine import Engine
 from healthd.remediation.engine.slots import SlotKeeper
-from healthd.sim.cluster import FakeCluster, FakeClusterNode, FakeOrchestrator
+from healthd.sim.cluster import FakeClusterNode, FakeOrchestrator
 from healthd.sources.kmsg import read_all
 from healthd.state.monitor import Monitor
 from healthd.state.store import Store
 from healthd.testing import FakeClock, FakeNode
 from tests.support.fake_repairs import FakeProvisioner, FakeResetter
 from tests.support.judgement import LUSTRE_IS_LOADED
+from tests.support.troubled_cluster import TroubledCluster
 
 STEP_S = 5.0
 _LEVEL_EVERY = timedelta(seconds=60)
@@ -73,7 +74,7 @@ class Fleet(Struct, kw_only=True):
     policy: Policy
     checks: Mapping[str, Check]
     clock: FakeClock
-    cluster: FakeCluster
+    cluster: TroubledCluster
 
     @property
     def like(self) -> Cluster:

@@ -20,8 +20,9 @@ from healthd.remediation.decide.unwatched import SILENT_S
 from healthd.remediation.engine.absent import DEAD_S, SETTLE_S, AbsentNode, AbsentNodes
 from healthd.remediation.engine.dependencies import Timeouts
 from healthd.remediation.records.handoff import HandoffRecord, PastAct, PastRepair, parse
-from healthd.sim.cluster import FakeCluster, FakeOrchestrator
+from healthd.sim.cluster import FakeOrchestrator
 from healthd.testing import FakeClock
+from tests.support.troubled_cluster import TroubledCluster
 
 TEXT = "healthd: gpu.xid.79 gpu:GPU-8e2f [k3v9]"
 ORDER = f"healthd: {QUARANTINE_CODE} node [k3v9]"
@@ -31,7 +32,7 @@ TIMEOUTS = Timeouts(reboot_timeout_s=600.0, replace_timeout_s=900.0)
 class Commented(FakeOrchestrator):
     """A node whose comment is somebody else's."""
 
-    def __init__(self, cluster: FakeCluster, node: str, comment: str) -> None:
+    def __init__(self, cluster: TroubledCluster, node: str, comment: str) -> None:
         super().__init__(cluster, node)
         self._comment = comment
 
@@ -47,7 +48,7 @@ class Rig:
 
     def __init__(self, mode: Mode = Mode.REPAIR) -> None:
         self.clock = FakeClock()
-        self.cluster = FakeCluster("n1", "n2", "n3", clock=lambda: self.clock.now().timestamp())
+        self.cluster = TroubledCluster("n1", "n2", "n3", clock=lambda: self.clock.now().timestamp())
         self.rules, self.comment = Rules(mode=mode), ""
         self.absent = self.daemon()
 

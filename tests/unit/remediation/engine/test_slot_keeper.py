@@ -11,8 +11,9 @@ from healthd.core.errors import BackendUnknown, SlotTaken
 from healthd.remediation.decide.fleet import LEARNING_S, HoldsSlots, MayTakeSlot, Settle, WaitForSlot, learning_s
 from healthd.remediation.engine.slots import FIRST_LEARNING_S, SlotKeeper
 from healthd.remediation.ports import FleetSnapshot, Slot
-from healthd.sim.cluster import FakeCluster, FakeOrchestrator
+from healthd.sim.cluster import FakeOrchestrator
 from healthd.testing import FakeClock
+from tests.support.troubled_cluster import TroubledCluster
 
 NODES = tuple(f"n{number}" for number in range(10))
 
@@ -20,7 +21,7 @@ NODES = tuple(f"n{number}" for number in range(10))
 class Counting(FakeOrchestrator):
     """Counts what is asked; can find a slot taken that it saw free."""
 
-    def __init__(self, cluster: FakeCluster, node: str, clock: FakeClock) -> None:
+    def __init__(self, cluster: TroubledCluster, node: str, clock: FakeClock) -> None:
         super().__init__(cluster, node)
         self._clock = clock
         self.asked: Counter[str] = Counter()
@@ -59,11 +60,11 @@ def clock() -> FakeClock:
 
 
 @pytest.fixture
-def cluster(clock: FakeClock) -> FakeCluster:
-    return FakeCluster(*NODES, clock=clock)
+def cluster(clock: FakeClock) -> TroubledCluster:
+    return TroubledCluster(*NODES, clock=clock)
 
 
-def keeper_of(cluster: FakeCluster, clock: FakeClock, node: str = "n0") -> tuple[SlotKeeper, Counting]:
+def keeper_of(cluster: TroubledCluster, clock: FakeClock, node: str = "n0") -> tuple[SlotKeeper, Counting]:
     orchestrator = Counting(cluster, node, clock)
     keeper = SlotKeeper(
         orchestrator=orchestrator, node=node, quotas=lambda: {"cluster": "20%"}, monotonic_s=clock, random=lambda: 0.5
@@ -79,7 +80,7 @@ def settled(keeper: SlotKeeper, clock: FakeClock) -> HoldsSlots:
     return answer
 
 
-def test_the_way_out_and_back(cluster: FakeCluster, clock: FakeClock) -> None:
+def test_the_way_out_and_back(cluster: TroubledCluster, clock: FakeClock) -> None:
     """Claim, settle without asking again, go, and nothing left when it is given back."""
     keeper, orchestrator = keeper_of(cluster, clock)
     first = keeper.take()
@@ -98,7 +99,7 @@ def test_the_way_out_and_back(cluster: FakeCluster, clock: FakeClock) -> None:
 def test_of_each_scope_one_slot_is_claimed_though_the_lists_are_old(clock: FakeClock) -> None:
     """A list that shows neither of two claims that were acknowledged: the first is remembered while the second is
     made. Forgotten, it would be claimed twice, or kept where both are to be given back."""
-    cluster = FakeCluster(*NODES, clock=clock, partitions={"gpu": NODES})
+    cluster = TroubledCluster(*NODES, clock=clock, partitions={"gpu": NODES})
     cluster.stale_s = 5.0
     orchestrator, limits = Counting(cluster, "n0", clock), {"cluster": 3, "gpu": 1}
     keeper = SlotKeeper(
@@ -108,7 +109,9 @@ def test_of_each_scope_one_slot_is_claimed_though_the_lists_are_old(clock: FakeC
     assert sorted(scope for scope, _ in cluster.slots) == ["cluster", "gpu"]
 
 
-def test_a_fence_that_failed_after_its_claim_is_made_on_a_later_turn(cluster: FakeCluster, clock: FakeClock) -> None:
+def test_a_fence_that_failed_after_its_claim_is_made_on_a_later_turn(
+    cluster: TroubledCluster, clock: FakeClock
+) -> None:
     """On Kubernetes it is a write of its own: until it stands, pods start on a node that is to go out."""
     keeper, orchestrator = keeper_of(cluster, clock)
     orchestrator.unfenced = 3
@@ -125,7 +128,7 @@ def test_a_fence_that_failed_after_its_claim_is_made_on_a_later_turn(cluster: Fa
     assert (orchestrator.asked["claim"], orchestrator.asked["fence"]) == (1, 4), "and no more once it stands"
 
 
-def test_a_place_that_was_found_is_fenced_unless_the_node_is_out(cluster: FakeCluster, clock: FakeClock) -> None:
+def test_a_place_that_was_found_is_fenced_unless_the_node_is_out(cluster: TroubledCluster, clock: FakeClock) -> None:
     """A daemon before this one may have been killed between the two; a drain needs no fence beside it."""
     cluster.claim("cluster", 0, "n0")
     keeper, orchestrator = keeper_of(cluster, clock)
@@ -140,7 +143,7 @@ def test_a_place_that_was_found_is_fenced_unless_the_node_is_out(cluster: FakeCl
 
 
 def test_a_hold_is_repeated_without_asking_and_looked_at_again_ever_later(
-    cluster: FakeCluster, clock: FakeClock
+    cluster: TroubledCluster, clock: FakeClock
 ) -> None:
     """5 s, then twice as long each time up to a minute, half to one and a half of it at random."""
     for index in (0, 1):
@@ -156,7 +159,9 @@ def test_a_hold_is_repeated_without_asking_and_looked_at_again_ever_later(
     assert [after - before for before, after in pairwise(looks)] == [5, 10, 20, 40, 60, 60]
 
 
-def test_a_full_fleet_whose_size_is_known_is_told_by_its_slots_alone(cluster: FakeCluster, clock: FakeClock) -> None:
+def test_a_full_fleet_whose_size_is_known_is_told_by_its_slots_alone(
+    cluster: TroubledCluster, clock: FakeClock
+) -> None:
     """The nodes are not read: what is remembered is a reason to wait."""
     keeper, orchestrator = keeper_of(cluster, clock)
     keeper.learn()
@@ -166,7 +171,7 @@ def test_a_full_fleet_whose_size_is_known_is_told_by_its_slots_alone(cluster: Fa
     assert orchestrator.asked == {"snapshot": 1, "slots": 1}
 
 
-def test_a_full_fleet_is_told_as_rarely_as_it_is_asked_for_a_slot(cluster: FakeCluster, clock: FakeClock) -> None:
+def test_a_full_fleet_is_told_as_rarely_as_it_is_asked_for_a_slot(cluster: TroubledCluster, clock: FakeClock) -> None:
     """One question, no more until it is due, and none of who holds a slot or remembers no fleet."""
     keeper, orchestrator = keeper_of(cluster, clock)
     cluster.claim("cluster", 0, "n1")
@@ -186,7 +191,9 @@ def test_a_full_fleet_is_told_as_rarely_as_it_is_asked_for_a_slot(cluster: FakeC
     assert not keeper.full(), "its own place is no reason to wait"
 
 
-def test_what_was_read_before_the_settle_time_was_over_settles_nothing(cluster: FakeCluster, clock: FakeClock) -> None:
+def test_what_was_read_before_the_settle_time_was_over_settles_nothing(
+    cluster: TroubledCluster, clock: FakeClock
+) -> None:
     """However late its answer comes: the nodes were listed right after the claim, and the places 12 s later."""
     keeper, orchestrator = keeper_of(cluster, clock)
     orchestrator.takes_s = 12.0
@@ -199,7 +206,7 @@ def test_what_was_read_before_the_settle_time_was_over_settles_nothing(cluster: 
 
 def test_who_is_answered_slowly_asks_in_its_turn_and_not_for_ever(clock: FakeClock) -> None:
     """Three quarters of 1,000 nodes at 150 a second is 5 s. The nodes are not read meanwhile; three times at most."""
-    fleet = FakeCluster(*(f"n{number}" for number in range(1_000)), clock=clock)
+    fleet = TroubledCluster(*(f"n{number}" for number in range(1_000)), clock=clock)
     keeper, orchestrator = keeper_of(fleet, clock)
     keeper.learn()
     orchestrator.takes_s = 0.6
@@ -217,7 +224,7 @@ def test_who_is_answered_slowly_asks_in_its_turn_and_not_for_ever(clock: FakeClo
     assert isinstance(keeper.take(), Settle)
 
 
-def test_who_is_answered_in_time_waits_for_no_turn(cluster: FakeCluster, clock: FakeClock) -> None:
+def test_who_is_answered_in_time_waits_for_no_turn(cluster: TroubledCluster, clock: FakeClock) -> None:
     """Half a second is in time."""
     keeper, orchestrator = keeper_of(cluster, clock)
     keeper.learn()
@@ -225,7 +232,7 @@ def test_who_is_answered_in_time_waits_for_no_turn(cluster: FakeCluster, clock: 
     assert keeper.full() is None
 
 
-def test_who_holds_a_place_lets_nobody_go_first(cluster: FakeCluster, clock: FakeClock) -> None:
+def test_who_holds_a_place_lets_nobody_go_first(cluster: TroubledCluster, clock: FakeClock) -> None:
     """However slow the answer: it has what the others ask for."""
     keeper, orchestrator = keeper_of(cluster, clock)
     keeper.learn()
@@ -235,7 +242,7 @@ def test_who_holds_a_place_lets_nobody_go_first(cluster: FakeCluster, clock: Fak
 
 
 def test_places_that_were_listed_in_this_turn_are_not_listed_again_before_a_claim(
-    cluster: FakeCluster, clock: FakeClock
+    cluster: TroubledCluster, clock: FakeClock
 ) -> None:
     """The claim itself tells who was faster, and its holder reads the places again."""
     keeper, orchestrator = keeper_of(cluster, clock)
@@ -245,7 +252,7 @@ def test_places_that_were_listed_in_this_turn_are_not_listed_again_before_a_clai
     assert orchestrator.asked["slots"] == 2, "before the claim, and after it"
 
 
-def test_places_that_were_listed_a_while_ago_are_listed_again(cluster: FakeCluster, clock: FakeClock) -> None:
+def test_places_that_were_listed_a_while_ago_are_listed_again(cluster: TroubledCluster, clock: FakeClock) -> None:
     """A turn that hung between the two has an old list."""
     keeper, orchestrator = keeper_of(cluster, clock)
     keeper.learn()
@@ -259,7 +266,7 @@ def test_a_large_fleet_that_waits_looks_twenty_times_a_second_at_most(clock: Fak
     """The pause before the second look grows with the fleet; a small one looks after five seconds."""
     pauses = []
     for count in (10, 1_000):
-        fleet = FakeCluster(*(f"n{number}" for number in range(count)), clock=clock)
+        fleet = TroubledCluster(*(f"n{number}" for number in range(count)), clock=clock)
         keeper, _ = keeper_of(fleet, clock)
         keeper.learn()
         for index in range(count // 5):
@@ -269,7 +276,7 @@ def test_a_large_fleet_that_waits_looks_twenty_times_a_second_at_most(clock: Fak
     assert pauses == pytest.approx([5.0, 50.0])
 
 
-def test_a_remembered_reading_lets_ask_but_not_keep(cluster: FakeCluster, clock: FakeClock) -> None:
+def test_a_remembered_reading_lets_ask_but_not_keep(cluster: TroubledCluster, clock: FakeClock) -> None:
     """Two nodes went out since it was read: the claim is made, and given back in the same call."""
     keeper, orchestrator = keeper_of(cluster, clock)
     keeper.learn()
@@ -282,7 +289,7 @@ def test_a_remembered_reading_lets_ask_but_not_keep(cluster: FakeCluster, clock:
     assert orchestrator.asked["claim"] == 1
 
 
-def test_what_was_remembered_too_long_ago_is_read_again(cluster: FakeCluster, clock: FakeClock) -> None:
+def test_what_was_remembered_too_long_ago_is_read_again(cluster: TroubledCluster, clock: FakeClock) -> None:
     """Then nothing is claimed that the nodes do not leave room for; nor where the memory itself says full."""
     keeper, orchestrator = keeper_of(cluster, clock)
     keeper.learn()
@@ -296,7 +303,7 @@ def test_what_was_remembered_too_long_ago_is_read_again(cluster: FakeCluster, cl
     assert isinstance(keeper.take(), Settle)
 
 
-def test_a_slot_that_somebody_else_got_is_not_asked_for_for_ever(cluster: FakeCluster, clock: FakeClock) -> None:
+def test_a_slot_that_somebody_else_got_is_not_asked_for_for_ever(cluster: TroubledCluster, clock: FakeClock) -> None:
     """Another is chosen; after sixteen in a row it waits."""
     keeper, orchestrator = keeper_of(cluster, clock)
     orchestrator.beaten = 3
@@ -307,7 +314,7 @@ def test_a_slot_that_somebody_else_got_is_not_asked_for_for_ever(cluster: FakeCl
     assert other.take() == WaitForSlot(reason="16 slots in a row were taken by others first")
 
 
-def test_a_claim_without_an_answer_is_found_later(cluster: FakeCluster, clock: FakeClock) -> None:
+def test_a_claim_without_an_answer_is_found_later(cluster: TroubledCluster, clock: FakeClock) -> None:
     """It is applied when the controller wakes up: one slot, adopted, and settled from then on."""
     keeper, orchestrator = keeper_of(cluster, clock)
     cluster.hung = True
@@ -321,7 +328,7 @@ def test_a_claim_without_an_answer_is_found_later(cluster: FakeCluster, clock: F
     assert list(cluster.slots) == [("cluster", 0)]
 
 
-def test_a_settled_slot_that_the_controller_lost_is_earned_anew(cluster: FakeCluster, clock: FakeClock) -> None:
+def test_a_settled_slot_that_the_controller_lost_is_earned_anew(cluster: TroubledCluster, clock: FakeClock) -> None:
     """Asked again after a Go it reads back; a slot that is gone means claim and settle, or hold."""
     cluster.save()
     keeper, _ = keeper_of(cluster, clock)
@@ -331,7 +338,7 @@ def test_a_settled_slot_that_the_controller_lost_is_earned_anew(cluster: FakeClu
     assert isinstance(keeper.take(), Settle)
 
 
-def test_a_new_daemon_adopts_and_one_that_is_committed_goes_at_once(cluster: FakeCluster, clock: FakeClock) -> None:
+def test_a_new_daemon_adopts_and_one_that_is_committed_goes_at_once(cluster: TroubledCluster, clock: FakeClock) -> None:
     """With an empty store it settles anew; where the cluster shows our drain, the slot is ours already."""
     settled(keeper_of(cluster, clock)[0], clock)
     clock.advance(1000.0)
@@ -346,7 +353,7 @@ def test_a_new_daemon_adopts_and_one_that_is_committed_goes_at_once(cluster: Fak
 
 
 def test_the_fleet_is_read_in_quiet_soon_after_the_start_and_then_every_few_minutes(
-    cluster: FakeCluster, clock: FakeClock
+    cluster: TroubledCluster, clock: FakeClock
 ) -> None:
     """Half a minute on average after a start, for not all start alone; then as often as a fleet of this size bears."""
     keeper, _ = keeper_of(cluster, clock)
@@ -359,7 +366,9 @@ def test_the_fleet_is_read_in_quiet_soon_after_the_start_and_then_every_few_minu
     assert reads == [FIRST_LEARNING_S / 2 + LEARNING_S * number for number in range(4)]
 
 
-def test_a_controller_that_does_not_answer_is_not_asked_again_at_once(cluster: FakeCluster, clock: FakeClock) -> None:
+def test_a_controller_that_does_not_answer_is_not_asked_again_at_once(
+    cluster: TroubledCluster, clock: FakeClock
+) -> None:
     """It may just be starting, and a thousand nodes ask."""
     keeper, _ = keeper_of(cluster, clock)
     clock.advance(FIRST_LEARNING_S)
@@ -372,7 +381,9 @@ def test_a_controller_that_does_not_answer_is_not_asked_again_at_once(cluster: F
     assert keeper.wants_to_learn()
 
 
-def test_a_daemon_that_starts_anew_knows_what_the_one_before_it_read(cluster: FakeCluster, clock: FakeClock) -> None:
+def test_a_daemon_that_starts_anew_knows_what_the_one_before_it_read(
+    cluster: TroubledCluster, clock: FakeClock
+) -> None:
     """It waits by the slots alone, and reads the fleet when the one before it would have."""
     fleet = FakeOrchestrator(cluster, "n0").snapshot()
     for index in (0, 1):
@@ -399,7 +410,7 @@ def test_a_daemon_that_starts_anew_knows_what_the_one_before_it_read(cluster: Fa
     assert keeper.recalled() is None
 
 
-def test_a_size_that_was_read_too_long_ago_makes_nobody_wait(cluster: FakeCluster, clock: FakeClock) -> None:
+def test_a_size_that_was_read_too_long_ago_makes_nobody_wait(cluster: TroubledCluster, clock: FakeClock) -> None:
     """The fleet may have grown tenfold meanwhile."""
     keeper, orchestrator = keeper_of(cluster, clock)
     keeper.learn()
@@ -411,7 +422,7 @@ def test_a_size_that_was_read_too_long_ago_makes_nobody_wait(cluster: FakeCluste
 
 
 def test_an_objection_is_asked_for_with_the_fleet_just_read_and_only_without_a_slot(
-    cluster: FakeCluster, clock: FakeClock
+    cluster: TroubledCluster, clock: FakeClock
 ) -> None:
     """Nothing is claimed against it; a holder is not asked, because it looks for itself after the settle time."""
     keeper, orchestrator = keeper_of(cluster, clock)
@@ -431,7 +442,7 @@ def test_an_objection_is_asked_for_with_the_fleet_just_read_and_only_without_a_s
     assert isinstance(keeper.take_unless_new(), HoldsSlots)
 
 
-def test_a_full_fleet_is_not_read_for_an_objection(cluster: FakeCluster, clock: FakeClock) -> None:
+def test_a_full_fleet_is_not_read_for_an_objection(cluster: TroubledCluster, clock: FakeClock) -> None:
     """The slots alone say that nobody can go out, so that nothing is to be objected to."""
     keeper, _ = keeper_of(cluster, clock)
     keeper.learn()
@@ -441,7 +452,7 @@ def test_a_full_fleet_is_not_read_for_an_objection(cluster: FakeCluster, clock: 
     assert isinstance(keeper.take_unless_new(), WaitForSlot)
 
 
-def test_who_stands_back_gives_its_slots_back_and_waits(cluster: FakeCluster, clock: FakeClock) -> None:
+def test_who_stands_back_gives_its_slots_back_and_waits(cluster: TroubledCluster, clock: FakeClock) -> None:
     """As at the limit: it looks again after a while, and not at once."""
     keeper, orchestrator = keeper_of(cluster, clock)
     settled(keeper, clock)
@@ -454,7 +465,7 @@ def test_who_stands_back_gives_its_slots_back_and_waits(cluster: FakeCluster, cl
     assert keeper.due_in_s() == 0.0
 
 
-def test_asking_for_room_claims_nothing(cluster: FakeCluster, clock: FakeClock) -> None:
+def test_asking_for_room_claims_nothing(cluster: TroubledCluster, clock: FakeClock) -> None:
     """It says what the plan would: by who is out, and by the places that are taken; a node that has one has room."""
     keeper, orchestrator = keeper_of(cluster, clock)
     assert keeper.no_room() == ""
@@ -468,7 +479,7 @@ def test_asking_for_room_claims_nothing(cluster: FakeCluster, clock: FakeClock) 
 
 
 def test_a_second_slot_of_the_same_scope_is_given_back_also_once_it_has_settled(
-    cluster: FakeCluster, clock: FakeClock
+    cluster: TroubledCluster, clock: FakeClock
 ) -> None:
     """It appears where a list that was old did not show the first; kept, it would keep somebody else in for nothing."""
     keeper, orchestrator = keeper_of(cluster, clock)
