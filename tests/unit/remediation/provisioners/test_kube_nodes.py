@@ -32,11 +32,10 @@ from healthd.remediation.provisioners.from_config import (
 )
 from healthd.remediation.provisioners.kube_nodes import ByProviderId, KarpenterProvisioner, NodeClaim, launched
 from healthd.remediation.provisioners.target_node import TargetNode
-from healthd.sim.cluster import FakeOrchestrator
+from healthd.sim.cluster import FakeCluster, FakeOrchestrator
 from healthd.sources.machine import open_machine
 from healthd.testing import FakeClock
 from tests.support.fake_repairs import FakeProvisioner
-from tests.support.troubled_cluster import TroubledCluster
 
 MACHINE = "i-0aaaaaaaaaaaaaaa1"
 
@@ -233,7 +232,7 @@ def test_karpenter_is_kubernetess_and_the_controllers(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="karpenter needs Kubernetes"):
         found_by_controller(own, lambda _: None, root=str(tmp_path))
     machine = open_machine(Config(), lambda: KernelLogState(source="none", alive=True))
-    records = FakeOrchestrator(TroubledCluster("n1", clock=lambda: 0.0), "n1")
+    records = FakeOrchestrator(FakeCluster("n1", clock=lambda: 0.0), "n1")
     with pytest.raises(ConfigError, match="a node may not delete NodeClaims"):
         open_provisioner(Config(provisioner=own), machine, None, records=records)
     asking = Config(provisioner=ProvisionerSection(kind="karpenter", act_from="controller"))

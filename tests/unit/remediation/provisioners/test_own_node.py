@@ -24,9 +24,8 @@ from healthd.remediation.provisioners.own_node import UNHEARD_S, OwnNodeProvisio
 from healthd.remediation.provisioners.registry import RepairChannel
 from healthd.remediation.provisioners.target_node import TargetNode
 from healthd.remediation.records.handoff import HandoffRecord
-from healthd.sim.cluster import FakeOrchestrator
+from healthd.sim.cluster import FakeCluster, FakeOrchestrator
 from healthd.sources.machine import open_machine
-from tests.support.troubled_cluster import TroubledCluster
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 MACHINE = "i-0aaaaaaaaaaaaaaa1"
@@ -260,7 +259,7 @@ def test_who_asks_by_its_own_node(section: ProvisionerSection, channel: RepairCh
 def test_on_any_other_cluster_it_is_a_mistake(tmp_path: Path) -> None:
     """There is no Node to write; the controller of Slurm is told the same."""
     machine = open_machine(Config(), lambda: KernelLogState(source="none", alive=True))
-    records = FakeOrchestrator(TroubledCluster("n1", clock=lambda: 0.0), "n1")
+    records = FakeOrchestrator(FakeCluster("n1", clock=lambda: 0.0), "n1")
     node = hyperpod_node()
     for section, words in (
         (ProvisionerSection(kind="eks"), "provisioner.kind = eks writes to the node's own Node"),
@@ -282,7 +281,7 @@ def test_a_node_that_turns_out_to_be_hyperpods_asks_by_its_label_where_that_is_s
     (tmp_path / "opt/ml/config").mkdir(parents=True)
     (tmp_path / "opt/ml/config/resource_config.json").write_text('{"ClusterConfig": {"ClusterName": "c"}}')
     machine = open_machine(Config(), lambda: KernelLogState(source="none", alive=True))
-    records = FakeOrchestrator(TroubledCluster("n1", clock=lambda: 0.0), "n1")
+    records = FakeOrchestrator(FakeCluster("n1", clock=lambda: 0.0), "n1")
     config = Config(provisioner=ProvisionerSection(kind="auto", hyperpod=HyperpodSection(how="label")))
     node = hyperpod_node()
     made = open_provisioner(
@@ -294,7 +293,7 @@ def test_a_node_that_turns_out_to_be_hyperpods_asks_by_its_label_where_that_is_s
 def test_on_kubernetes_a_node_does_not_call_hyperpods_api_by_itself() -> None:
     """It would act beside HyperPod's agent, whose label it does not see, and could not tell another machine."""
     machine = open_machine(Config(), lambda: KernelLogState(source="none", alive=True))
-    records = FakeOrchestrator(TroubledCluster("n1", clock=lambda: 0.0), "n1")
+    records = FakeOrchestrator(FakeCluster("n1", clock=lambda: 0.0), "n1")
     node = hyperpod_node()
 
     def asking_of(kind: str) -> KubePlatformRequests:
