@@ -88,16 +88,24 @@ def _repair(environ: Mapping[str, str], config: Config, machine: Machine) -> Ite
         yield DoctorResult.missing(about, str(error), "correct [provisioner]")
         return
     for remedy in _REMEDIES:
-        yield tried(f"repair: {remedy}", partial(provisioner.dry_run, remedy), provisioner.reason_against(remedy))
+        dry_run, why = partial(provisioner.dry_run, remedy), provisioner.reason_against(remedy)
+        yield tried(f"repair: {remedy}", dry_run, why, provisioner.stands_down)
 
 
-def tried(about: str, dry_run: Callable[[], str], reason_against: str) -> DoctorResult:
-    """One remedy by its dry run; ``reason_against``: why this machine cannot execute it, or ""."""
+def tried(
+    about: str, dry_run: Callable[[], str], reason_against: str, stands_down: Callable[[], str] = str
+) -> DoctorResult:
+    """One remedy by its dry run; ``reason_against``: why this machine cannot execute it, or "". ``stands_down`` is read
+    before each act, and so finds a wrong kind or role also where the platform has no dry run."""
     if reason_against:
         fix = "healthd pages for a fault that needs it; to change that, see [provisioner]"
         return DoctorResult.missing(about, reason_against, fix, optional=True)
     try:
-        return DoctorResult.ok(about, dry_run())
+        would = dry_run()
+        if why := stands_down():
+            fix = "healthd requests nothing while that holds: check [provisioner], and the policies of packaging/iam"
+            return DoctorResult.not_reported(about, why, fix)
+        return DoctorResult.ok(about, would)
     except BackendDenied as error:
         return DoctorResult.missing(about, str(error), "attach the policy of packaging/iam")
     except (BackendBusy, BackendUnknown, SourceError) as error:  # before refusals: *not now* says nothing about rights

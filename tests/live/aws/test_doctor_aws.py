@@ -59,3 +59,17 @@ def test_an_aws_that_is_not_there_could_not_be_told(node: RunningNode, endpoint:
     line = looked(node)["repair: reboot_node"]
     assert line["status"] == "could not tell"
     assert "network to AWS" in line["fix"]
+
+
+def test_a_group_without_this_instance_is_found_before_a_fault(node: RunningNode, endpoint: AwsEndpoint) -> None:
+    """Auto Scaling has no dry run: what healthd reads before each act finds the wrong kind, and the missing right."""
+    node.config.write_text(node.config.read_text().replace('kind = "ec2"', 'kind = "autoscaling"'))
+    line = looked(node)["repair: replace_node"]
+    assert line["status"] == "could not tell"
+    assert line["why"].endswith("is in no Auto Scaling group: check [provisioner] kind")
+    endpoint.always["DescribeAutoScalingInstances"] = DENIED
+    denied = looked(node)["repair: replace_node"]
+    assert denied["status"] == "could not tell"
+    assert "needs the IAM action autoscaling:DescribeAutoScalingInstances" in denied["why"]
+    assert "packaging/iam" in denied["fix"]
+    assert endpoint.count("TerminateInstanceInAutoScalingGroup") == 0
