@@ -9,7 +9,9 @@ machine with slurmctld.
 Aims: never more nodes out than the limit once every live agent has settled, at most 2 s of slurmctld's CPU, and the
 last decision within 10 s, or 15 s with ``--new`` or ``--same``. A transient is what is out beyond the limit before
 that. With ``--same`` all have the same finding, so that no node is to be drained (``settled_max`` 0): who went first
-decides after the settle time.
+decides after the settle time. ``claimed_or_held_last_s``: the last node has its slot, which keeps jobs off, or holds; a
+drain is decided a settle time (10 s) after its slot. ``ctld_cpu_s`` is without the looks of the watch: those are
+``watch_ctld_cpu_s``, their number times the cost of one before the storm.
 """
 
 from __future__ import annotations
@@ -57,6 +59,7 @@ NEW_DISK_EVERY = 4  # of the groups that are killed, one comes back on new disks
 QUOTAS: dict[str, str | int] = {"cluster": "5%"}
 POLL_S = 5.0  # the daemon's
 AHEAD = -10  # the nice value of what kills
+WATCHED_S = 5.0  # how long the watch is alone with slurmctld
 WARM_UP_S = 20.0  # for a thousand agents to have looked for what a daemon before them left, as at every start
 FORK = multiprocessing.get_context("fork")
 
@@ -139,11 +142,13 @@ def one_storm(lab: SlurmLab, count: int, kills: int, *, known: bool, same: bool,
         disk.mkdir()
         if known:
             (disk / "fleet").write_text(kept)
-    killed_last_s, others, began_s = 0.0, os.getloadavg()[0], time.monotonic() + WARM_UP_S * count / 1000
+    others, watch = os.getloadavg()[0], begin(look, conf, nodes[0], seen)
+    look_ms = look_costs_ms(seen, lab.pid("slurmctld"))
+    killed_last_s, began_s = 0.0, time.monotonic() + WARM_UP_S * count / 1000
     storm = Storm(conf=conf, began_s=began_s, same=same)
     running = {number: begin(live, storm, disks[number], group, notes, calls) for number, group in enumerate(groups)}
     time.sleep(max(0.0, began_s - time.monotonic()))
-    watch, spent_ms = begin(look, conf, nodes[0], seen), cpu_ms(lab.pid("slurmctld"))
+    looks, spent_ms = len(seen.read()), cpu_ms(lab.pid("slurmctld"))
     os.setpriority(os.PRIO_PROCESS, 0, AHEAD)  # else its kills come when the agents leave it time, seconds late
     try:
         for turn, at_s in enumerate(sorted(dice.uniform(0.2, KILLED_FOR_S) for _ in range(kills))):
@@ -156,7 +161,8 @@ def one_storm(lab: SlurmLab, count: int, kills: int, *, known: bool, same: bool,
                 disks[number].mkdir()
             running[number] = begin(live, storm, disks[number], groups[number], notes, calls)
         until_decided(notes, set(nodes), began_s + 60.0)
-        ctld_s = (cpu_ms(lab.pid("slurmctld")) - spent_ms) / 1000
+        watch_s = (len(seen.read()) - looks) * look_ms / 1000
+        ctld_s = (cpu_ms(lab.pid("slurmctld")) - spent_ms) / 1000 - watch_s
         time.sleep(1.0)
     finally:
         for process in (watch, *running.values()):
@@ -174,6 +180,7 @@ def one_storm(lab: SlurmLab, count: int, kills: int, *, known: bool, same: bool,
         "aim_last_decision_s": AIM_DECIDED_S if known and not same else AIM_DECIDED_LATER_S,
         "ctld_cpu_s": round(ctld_s, 2),
         "aim_ctld_cpu_s": AIM_CTLD_S,
+        "watch_ctld_cpu_s": round(watch_s, 2),
         "load_before": round(others, 1),
     }
 
@@ -407,6 +414,15 @@ def look(conf: str, node: str, seen: Notes) -> None:
         time.sleep(0.25)
 
 
+def look_costs_ms(seen: Notes, ctld: int) -> float:
+    """Milliseconds of slurmctld's CPU time for a look of the watch, while it has nothing else to do."""
+    while not seen.read():
+        time.sleep(0.1)
+    looks, spent_ms = len(seen.read()), cpu_ms(ctld)
+    time.sleep(WATCHED_S)
+    return (cpu_ms(ctld) - spent_ms) / (len(seen.read()) - looks)
+
+
 def until_decided(notes: Notes, nodes: set[str], end_s: float) -> None:
     """Until every agent, those that came back included, holds or goes."""
     while time.monotonic() < end_s and not decided(notes).keys() >= nodes:
@@ -417,6 +433,15 @@ def decided(notes: Notes) -> dict[str, float]:
     """The nodes whose agents last said that they hold or go, and when they did."""
     last = {note["node"]: note for note in notes.read()}
     return {node: note["at_s"] for node, note in last.items() if note["what"] in ("hold", "go")}
+
+
+def claimed_or_held(notes: Notes) -> dict[str, float]:
+    """When each node's agent last had its slot, or held; of one that is out without these notes, when it said so."""
+    at_s = dict[str, float]()
+    for note in notes.read():
+        if note["what"] in ("settle", "hold") or (note["what"] == "go" and note["node"] not in at_s):
+            at_s[note["node"]] = note["at_s"]
+    return at_s
 
 
 def figures_of(notes: Notes, seen: Notes, limit: int, began_s: float) -> dict[str, Any]:
@@ -430,6 +455,7 @@ def figures_of(notes: Notes, seen: Notes, limit: int, began_s: float) -> dict[st
         "settled_max": max(note["drained"] for note in seen.read()),
         "transient_max": max(0, max(note["out"] for note in seen.read()) - limit),
         "transient_s": round(max(over) - min(over), 2) if over else 0.0,
+        "claimed_or_held_last_s": round(max(claimed_or_held(notes).values()) - began_s, 2),
         "decided_p50_s": round(percentile(times, 0.5), 2),
         "last_decision_s": round(max(times), 2),
         "no_answer": len(trouble),
