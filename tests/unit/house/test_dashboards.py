@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 import pytest
@@ -24,6 +25,18 @@ def test_the_dashboards_are_what_their_table_says() -> None:
     stale = [path.name for path, text in made.items() if path.read_text(encoding="utf-8") != text]
     assert not stale, "run: python packaging/grafana/make.py"
     assert {path.name for path in made} == {path.name for path in MAKER.parent.glob("*.json")}
+
+
+@pytest.mark.parametrize("name", ["node", "fleet"])
+def test_a_rate_spans_several_scrapes(name: str) -> None:
+    """Its query has the interval at which the chart and the shipped Prometheus scrape: Grafana makes its range of four
+    of them. Of a data source with Grafana's default of 15 s every such panel would be empty."""
+    panels = json.loads((ROOT / f"packaging/grafana/{name}.json").read_text(encoding="utf-8"))["panels"]
+    rates = [each for panel in panels for each in panel.get("targets", ()) if "$__rate_interval" in each["expr"]]
+    scraped = yaml.safe_load((ROOT / "packaging/prometheus/prometheus.yaml").read_text(encoding="utf-8"))["global"]
+    chart = yaml.safe_load((ROOT / "packaging/helm/healthd/values.yaml").read_text(encoding="utf-8"))["metrics"]
+    assert rates
+    assert {each.get("interval") for each in rates} == {scraped["scrape_interval"]} == {chart["interval"]}
 
 
 @pytest.mark.parametrize("name", SPEAKING)
