@@ -601,8 +601,11 @@ def _panel(panel: Panel) -> dict[str, Any]:
 def _targets(panel: Panel) -> Iterator[dict[str, Any]]:
     now = panel.kind in ("table", "stat")
     for letter, (legend, query) in zip("ABCDEFGH", panel.queries, strict=False):
-        how = {"instant": True, "format": "table"} if panel.kind == "table" else {"instant": now, "range": not now}
-        how |= {"interval": _SCRAPED} if "$__rate_interval" in query else {}
+        how: dict[str, Any] = {"instant": now, "range": not now}
+        if panel.kind == "table":
+            how = {"instant": True, "format": "table"}
+        elif "$__rate_interval" in query:
+            how["interval"] = _SCRAPED
         yield {"refId": letter, "datasource": _SOURCE, "expr": query, "legendFormat": legend, **how}
 
 
