@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Callable
+from email import message_from_string, policy
 from pathlib import Path
 
 import pytest
@@ -397,6 +398,26 @@ def test_the_fragment_for_parallelcluster_names_the_installer() -> None:
     package, config = action["Args"]
     assert package.endswith(f"/healthd-{__version__}-1.x86_64.rpm"), "as packaging/rpm/build.sh names it"
     assert config.endswith(".toml")
+
+
+def test_the_user_data_for_pcs_is_an_archive_that_runs_the_installer(node: Node) -> None:
+    """PCS merges user data with its own, and so takes a MIME multi-part archive alone.
+
+    Source: AWS PCS User Guide, "Working with Amazon EC2 user data", 2026.
+    """
+    (text,) = (block.text for block in blocks() if block.title == "pcs-user-data")
+    data = message_from_string(text, policy=policy.default)
+    (part,) = data.iter_parts()
+    assert (data.get_content_type(), part.get_content_type()) == ("multipart/mixed", "text/x-shellscript")
+    aws = node.bin / "aws"
+    fetch = f'case $4 in */on-node.sh) exec cp "{node.scripts}/on-node.sh" "$5" ;; esac\n'
+    aws.write_text(PROGRAM.replace("exit 0", f"{fetch}exit 0"))
+    script = part.get_content().replace("/root/", f"{node.root}/")
+    environ = {"HEALTHD_ROOT": str(node.root), "CALLS": str(node.calls), "PATH": f"{node.bin}:{os.environ['PATH']}"}
+    argv = ["sh", "-c", script]
+    done = subprocess.run(argv, check=False, capture_output=True, text=True, timeout=limit_s(60), env=environ)
+    assert "healthd 0.2.0 runs on this node" in done.stderr, done.stderr
+    assert node.called("dnf")[0].endswith(f"/healthd-{__version__}-1.x86_64.rpm")
 
 
 def test_the_hooks_of_parallelcluster_are_copied_on_a_head_node_without_healthd(tmp_path: Path) -> None:
