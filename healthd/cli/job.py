@@ -37,7 +37,7 @@ from healthd.remediation.orchestrators.slurm.job_comments import SlurmJob, read_
 from healthd.remediation.orchestrators.slurm.orchestrator import SlurmOrchestrator
 from healthd.remediation.records.job_summaries import run_word
 
-SCHEMA = "healthd.job/1"
+SCHEMA = "healthd.job/v1"
 EXIT_CODE: Mapping[Blame, int] = {Blame.NONE: 0, Blame.JOB: 0, Blame.NODE: 1, Blame.UNKNOWN: 2}
 _NO_FAULT = frozenset({"COMPLETED", "PREEMPTED", "CANCELLED"})
 """States of a job of which no node wrote anything: its end is no failure."""

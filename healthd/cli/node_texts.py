@@ -22,7 +22,7 @@ from healthd.cli.codes import forms_of
 from healthd.core.check import discover
 from healthd.remediation.orchestrators.kubernetes.objects.conditions import reason_of
 
-SCHEMA = "healthd.explain-text/1"
+SCHEMA = "healthd.explain-text/v1"
 _COLUMNS = ("do_1", "do_2", "do_3")
 _BETWEEN = re.compile(r"[\s=@:;,\"{}\[\]]+")
 

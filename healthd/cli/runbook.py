@@ -38,7 +38,7 @@ from healthd.remediation.decide.remediation import ACTS
 from healthd.remediation.decide.rules import STEPS, Policy
 from healthd.remediation.ports import FleetSnapshot, NodeView
 
-SCHEMA = "healthd.explain/1"
+SCHEMA = "healthd.explain/v1"
 _NODE = "node"
 _WIDTH = 110
 _COMMAND = re.compile(r"`[^`]+`")

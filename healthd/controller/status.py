@@ -25,6 +25,7 @@ from healthd.core.model import Mode
 from healthd.daemon.textfile import replace_file
 from healthd.remediation.controller.node_status import NodeStatus
 
+SCHEMA = "healthd.controller/v1"
 KEEP_S = 20.0
 FILE = "status.json"
 _MOST_BYTES = 150_000  # all annotations of an object have 262,144 together, with their keys
@@ -74,6 +75,7 @@ def status_of(
 ) -> dict[str, Any]:
     """The status as it is kept. ``notices``: a sentence for each receiver that takes no messages."""
     return {
+        "schema": SCHEMA,
         "at": now.isoformat(),
         "leader": leader,
         "mode": mode,

@@ -20,7 +20,7 @@ from healthd.core.model import SEVERITY_RANK, Severity, Step
 from healthd.judge.devices import device_range, folded_texts
 from healthd.notify.news import APPROVE, DO, FLEET, NODE_KEY, OUT, PAGED, NewsKind, Piece, Topic, TopicAbout, lines
 
-SCHEMA: Final = "healthd.notification/2"
+SCHEMA: Final = "healthd.notification/v2"
 LONGEST_ID = 255
 """Characters of an id at most: those of PagerDuty's ``dedup_key``."""
 _LONGEST_TITLE, _LONGEST_WHAT = 240, 140
@@ -111,7 +111,7 @@ class NewsItem(Struct, frozen=True, kw_only=True):
 class Notification(Struct, frozen=True, kw_only=True):
     """A message of healthd about one incident."""
 
-    schema: Annotated[Literal["healthd.notification/2"], Meta(description="The version of this document.")] = SCHEMA
+    schema: Annotated[Literal["healthd.notification/v2"], Meta(description="The version of this document.")] = SCHEMA
     id: Annotated[
         str,
         Meta(

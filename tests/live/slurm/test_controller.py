@@ -253,7 +253,7 @@ def test_the_one_that_leads_tells_people_and_nobody_else(lab: ControllerLab) -> 
         lab.until(lambda: receiver.taken, 60, "the receiver takes it")
         (told,) = receiver.taken
         sender = told["sender"]
-        assert (told["schema"], sender["mode"]) == ("healthd.notification/2", "repair")
+        assert (told["schema"], sender["mode"]) == ("healthd.notification/v2", "repair")
         assert sender["nodes_that_need_an_operator"] == 1
         assert [(each["key"], each["state"]) for each in told["news"]] == [(f"page {A}", "wrong")]
         delivered = 'healthd_notifications_undelivered{channel="webhook"} 0.0'

@@ -91,7 +91,7 @@ def test_a_message_says_who_speaks_for_people_and_for_programs() -> None:
     desk.after(5, "a")
     (message,) = desk.got["slack"]
     assert message.text == "p5-1: a is bad.\na drill\nPROBLEM: a is bad (since 2026-01-01 03:00:05 UTC)"
-    assert (message.data["schema"], message.data["id"]) == ("healthd.notification/2", "p5-1/a")
+    assert (message.data["schema"], message.data["id"]) == ("healthd.notification/v2", "p5-1/a")
     assert message.about.sender == ABOUT
     assert message.data["news"] == [
         {
