@@ -30,7 +30,7 @@ from healthd.remediation.orchestrators.kubernetes import old_records as kube_old
 from healthd.remediation.orchestrators.kubernetes import pod_resources
 from healthd.remediation.orchestrators.kubernetes.objects import budget as kube_budget
 from healthd.remediation.orchestrators.kubernetes.objects import node as kube_node
-from healthd.remediation.orchestrators.kubernetes.objects import platform_signals
+from healthd.remediation.orchestrators.kubernetes.objects import platform_signals, uninstall_patches
 from healthd.remediation.orchestrators.kubernetes.objects.admission_policies import POLICIES
 from tests.packaging.chart import CHART, IMAGE, KUBERNETES, MONITORING, ROOT, Object, Rendered, lint, objects_in, render
 from tests.support.pages import blocks
@@ -396,6 +396,15 @@ def test_the_pod_starts_what_exists() -> None:
     assert environ["HEALTHD_NODE_NAME"]["valueFrom"] == {"fieldRef": {"fieldPath": "spec.nodeName"}}
 
 
+def test_the_pods_that_run_once_go_where_healthd_keeps_others_off() -> None:
+    """`helm uninstall` waits for no node that its own Job is to release: it tolerates all of healthd's taints."""
+    rendered = defaults()
+    job = rendered.one("Job", "healthd-uninstall")["spec"]["template"]["spec"]
+    for each in (job, rendered.one("Pod", "healthd-test")["spec"]):
+        tolerated = {one["key"] for one in each["tolerations"] if one["operator"] == "Exists" and "effect" not in one}
+        assert set(uninstall_patches.TAINTS) <= tolerated
+
+
 def test_the_controller_has_variables_of_the_site() -> None:
     """Such as those of a proxy, as the agent; none by itself, and a later file of values takes one away."""
     for given, made in (({}, None), ({"NO_PROXY": ".a", "X": None}, [{"name": "NO_PROXY", "value": ".a"}])):
@@ -574,14 +583,20 @@ def test_an_agent_may_ask_the_platform_that_is_configured_and_no_other(
 
 @pytest.mark.parametrize("on", [False, True])
 def test_an_agent_may_pause_the_gpu_operator_where_that_is_set(on: bool) -> None:
-    """The clients whose labels the code writes, and by default none."""
-    rendered = render({"config": {"orchestrator": {"kubernetes": {"pause_gpu_operator": on}}}})
-    policy = rendered.one("ValidatingAdmissionPolicy", "healthd-agent-own-node")
-    found = {each["name"]: each["expression"] for each in policy["spec"]["variables"]}
+    """The clients whose labels the code writes, and by default none; of one pool of nodes as well."""
+    section = {"orchestrator": {"kubernetes": {"pause_gpu_operator": on}}}
     names = [key.removeprefix(kube_gpu_clients.LABEL) for key in kube_gpu_clients.CLIENTS]
-    assert found["gpuClients"] == str(names if on else [])
+    for config in (section, on_some_nodes(section)):
+        policy = render({"config": config}).one("ValidatingAdmissionPolicy", "healthd-agent-own-node")
+        found = {each["name"]: each["expression"] for each in policy["spec"]["variables"]}
+        assert found["gpuClients"] == str(names if on else [])
     for word in (kube_gpu_clients.LABEL, f"'{kube_gpu_clients.PAUSED}'", f"'{kube_gpu_clients.RUNS}'"):
         assert word in str(policy), word
+
+
+def on_some_nodes(section: Mapping[str, Any]) -> Object:
+    """The same section for the nodes of one label."""
+    return {"match": {"10-inference": {"label": ["pool=inference"], **section}}}
 
 
 def test_the_rights_of_the_agent_are_those_that_are_proved() -> None:
@@ -863,15 +878,17 @@ def test_the_values_that_the_pages_show_are_installed_and_loaded(values: Mapping
 
 
 def test_evictions_by_taint_need_no_second_switch() -> None:
-    """The policy lets NoExecute through exactly where the agents are configured to set it."""
+    """The policy lets NoExecute through exactly where the agents are configured to set it, one pool of them as well."""
 
-    def may_evict(values: Mapping[str, Any]) -> str:
-        policy = render(values).one("ValidatingAdmissionPolicy", "healthd-agent-own-node")
+    def may_evict(config: Mapping[str, Any]) -> str:
+        policy = render({"config": config}).one("ValidatingAdmissionPolicy", "healthd-agent-own-node")
         (found,) = (each["expression"] for each in policy["spec"]["variables"] if each["name"] == "mayEvict")
         return str(found)
 
+    section = {"orchestrator": {"kubernetes": {"taint_effect": "NoExecute"}}}
     assert may_evict({}) == "false"
-    assert may_evict({"config": {"orchestrator": {"kubernetes": {"taint_effect": "NoExecute"}}}}) == "true"
+    assert may_evict(on_some_nodes({"remediation": {"settle_s": 60}})) == "false"
+    assert may_evict(section) == may_evict(on_some_nodes(section)) == "true"
 
 
 # ---------------------------------------------------------------------------------------------------------------------

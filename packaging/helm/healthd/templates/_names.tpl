@@ -86,6 +86,7 @@ tolerations:
   - {key: healthd.io/unhealthy, operator: Exists}
   - {key: healthd.io/claimed, operator: Exists}
   - {key: healthd.io/unverified, operator: Exists}
+  - {key: healthd.io/domain-fence, operator: Exists}
   - {key: nvidia.com/gpu, operator: Exists}
   {{- with $.Values.controller.tolerations }}
   {{- toYaml . | nindent 2 }}
@@ -147,6 +148,18 @@ and those that `policies` adds or removes.
 {{- $rows := list $config -}}
 {{- range $_, $row := $config.match }}{{ if $row }}{{ $rows = append $rows $row }}{{ end }}{{ end -}}
 {{- toJson $rows -}}
+{{- end }}
+
+{{/*
+Not "" where [orchestrator.kubernetes] has this value on some nodes at least. Arguments: the root context, key, value.
+*/}}
+{{- define "healthd.onSomeNodes" -}}
+{{- $key := index . 1 -}}
+{{- $value := index . 2 -}}
+{{- range $row := include "healthd.configs" (index . 0) | fromJsonArray -}}
+{{- $section := ($row.orchestrator | default dict).kubernetes | default dict -}}
+{{- if eq $value (toString (get $section $key)) }}{{ $value }}{{ end -}}
+{{- end -}}
 {{- end }}
 
 {{/* The Leases of the budget, one line each. */}}
