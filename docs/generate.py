@@ -337,6 +337,11 @@ IAM = """## Policies
 healthd may act on with `{tag}` = `true`. IAM cannot limit a node of HyperPod, or of an Auto Scaling group, to itself: a
 role that may replace one may replace all of them, so prefer the controller there. The policies were not tried on AWS;
 `--dry-run` asks EC2.
+
+No policy has a right to a key of KMS. Where a key of your own encrypts the evidence's bucket, give the node's role
+`kms:GenerateDataKey` on it. Where one encrypts the volumes of an instance that `stop_and_start` moves, give the
+controller's role `kms:CreateGrant` on it: EC2's dry run does not see that right, and without it the instance stops and
+does not start again.
 """
 
 SIZE = """# Size and cost

@@ -121,7 +121,7 @@ class Ec2Provisioner:
         if state_of(instance) in ("terminated", "shutting-down"):
             raise BackendRefused(f"{id_of(instance)} is {state_of(instance)}: it will not come back")
         if self.moves and state_of(instance) == "stopped":
-            return self._start(id_of(instance))
+            return self._start(id_of(instance), failed_launch(instance))
         return f"EC2: {id_of(instance)} {state_of(instance)}{self._checks(id_of(instance))}"
 
     def dry_run(self, remedy: Remedy) -> str:
@@ -147,7 +147,7 @@ class Ec2Provisioner:
             raise BackendRefused(f"{id_of(instance)} not stopped: {why}")
         self._aws.would("ec2", "StartInstances", InstanceIds=[id_of(instance)])
 
-    def _start(self, instance: str) -> str:
+    def _start(self, instance: str, failed: str) -> str:
         try:
             self._aws.call("ec2", "StartInstances", InstanceIds=[instance])
         except BackendRefused as error:
@@ -159,6 +159,9 @@ class Ec2Provisioner:
                 case _:
                     message = "EC2 refuses to start it, healthd tries again: remove the cause, or start it yourself"
             raise BackendHalfDone(f"{instance} is stopped, and {message}: {error}") from error
+        if failed:
+            message = "its last start failed, healthd tries again: remove the cause, or start it yourself"
+            raise BackendHalfDone(f"{instance} is stopped, and {message}: {failed}")
         return f"EC2: {instance} is stopped, start requested"
 
     def _checks(self, instance: str) -> str:
@@ -199,6 +202,15 @@ NEAR_END = timedelta(hours=2)
 """How long a reservation must still last. A move takes minutes; the rest of the reservation must be worth the move."""
 
 _GROUP = "aws:autoscaling:groupName"
+_FAILED_LAUNCH = frozenset(  # EC2 API Reference, 2016-11-15, StateReason: those of a launch
+    {
+        "Client.InternalError",
+        "Client.InvalidSnapshot.NotFound",
+        "Client.VolumeLimitExceeded",
+        "Server.InsufficientInstanceCapacity",
+        "Server.InternalError",
+    }
+)
 
 
 def no_stop_reason(
@@ -210,6 +222,13 @@ def no_stop_reason(
         if reservation is None
         else _of_its_reservation(reservation, at_any_risk, now)
     )
+
+
+def failed_launch(instance: Mapping[str, Any]) -> str:
+    """Why EC2 stopped this instance again after it had accepted its start, or "": a key of KMS that the caller has no
+    right to shows in no other way."""
+    reason = instance.get("StateReason") or {}
+    return str(reason.get("Message", "")) if reason.get("Code") in _FAILED_LAUNCH else ""
 
 
 def _of_its_kind(instance: Mapping[str, Any]) -> str:

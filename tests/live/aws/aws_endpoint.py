@@ -58,7 +58,8 @@ class AwsEndpoint(Struct):
     ``applied``: those that AWS carried out, dry runs left out. ``always``: what goes wrong with every request for an
     operation, or with ``"*"`` for any, for as long as it stands there. ``topology``: the network nodes of each
     instance, the top layer first, and its Capacity Block or "". ``node_repair``: the managed node groups of EKS,
-    as ``cluster/group``, and whether their auto-repair is on. ``met`` is told ``before`` and the operation when a
+    as ``cluster/group``, and whether their auto-repair is on. ``failed_launch``: why EC2 stopped each instance that is
+    stopped; "": because it was asked to. ``met`` is told ``before`` and the operation when a
     request has come, ``after`` when it was applied and not answered yet.
     """
 
@@ -71,6 +72,7 @@ class AwsEndpoint(Struct):
     faults: dict[str, deque[Fault]] = field(default_factory=dict)
     reservations: dict[str, dict[str, str]] = field(default_factory=dict)
     started: dict[str, int] = field(default_factory=dict)
+    failed_launch: str = ""
     topology: dict[str, tuple[tuple[str, ...], str]] = field(default_factory=dict)
     node_repair: dict[str, bool] = field(default_factory=dict)
     ended: threading.Event = field(default_factory=threading.Event)
@@ -157,6 +159,8 @@ class AwsEndpoint(Struct):
         if operation == "StartInstances" and status == 200:
             instance = asked["InstanceId.1"]
             self.started[instance] = self.started.get(instance, 0) + 1
+        if operation == "DescribeInstances" and self.failed_launch:
+            text = text.replace(b"Client.UserInitiatedShutdown", self.failed_launch.encode())
         if operation != "DescribeInstances" or not self.started:
             return text
         xml = text.decode()

@@ -196,6 +196,17 @@ def test_a_start_that_does_not_succeed_is_tried_again(aws: Aws, endpoint: AwsEnd
     assert provisioner.machine() != before
 
 
+def test_a_start_that_ec2_accepts_and_gives_up_is_no_silent_wait(
+    aws: Aws, endpoint: AwsEndpoint, account: Account
+) -> None:
+    """Without the right to the key of its volumes an instance is stopped again, and each start is accepted."""
+    provisioner = moving(aws, account, account.launch())
+    provisioner.replace()
+    endpoint.failed_launch = "Client.InternalError"
+    with pytest.raises(BackendHalfDone, match="its last start failed, healthd tries again.*Client.InternalError"):
+        provisioner.progress()
+
+
 def test_a_place_that_nobody_keeps_is_not_given_up(aws: Aws, endpoint: AwsEndpoint, account: Account) -> None:
     """With ``reserved``, an instance without a reservation stays where it is."""
     with pytest.raises(BackendRefused, match="no capacity reservation, and its capacity could be lost"):
