@@ -45,7 +45,8 @@ def answer(options: Namespace) -> Reply:
     tried = examined.loaded.config if options.here and examined.loaded is not None and not problems else None
     found, warnings = ((), ()) if tried is None else (_found(tried), (*_groups_missing(tried), *_no_textfile(tried)))
     if examined.loaded is not None:
-        warnings = (*warnings, *no_repair(examined.loaded.config), *mistyped_type(examined.loaded.config))
+        config = examined.loaded.config
+        warnings = (*warnings, *no_repair(config), *short_settle(config), *mistyped_type(config))
     code = ExitCode.CONFIG if problems or found else 0
     if options.json:
         data = {"problems": [*map(str, problems), *found], "warnings": warnings}
@@ -84,6 +85,19 @@ def no_repair(config: Config) -> tuple[str, ...]:
             "repaired; set slurm or kubernetes, or mode = observe"
         )
     return tuple(found)
+
+
+def short_settle(config: Config) -> tuple[str, ...]:
+    """A settle time that ends before a call to Slurm may: nodes may then go out by a reading that is too old."""
+    settle_s, deadline_s = config.budget.settle_s, config.orchestrator.slurm.timeout_s
+    if config.orchestrator.kind not in ("slurm", "auto") or settle_s >= deadline_s:
+        return ()
+    warning = (
+        f"budget.settle_s = {settle_s:g} is less than orchestrator.slurm.timeout_s = {deadline_s:g}: nodes that fail "
+        f"together may go beyond budget.max_out, by readings of before the others' slots; expected {deadline_s:g} or "
+        "more, or a shorter deadline"
+    )
+    return (warning,)
 
 
 def mistyped_type(config: Config) -> tuple[str, ...]:

@@ -47,6 +47,27 @@ def test_what_can_be_done_is_not_warned_of(tmp_path: Path, mode: str, kind: str)
     assert warned(tmp_path, REPAIR.format(mode=mode, kind=kind)) == ""
 
 
+@pytest.mark.parametrize(
+    ("settle_s", "timeout_s", "kind", "is_warned"),
+    [
+        (2, 10, "slurm", True),
+        (2, 10, "auto", True),
+        (10, 10, "slurm", False),
+        (2, 2, "slurm", False),
+        (2, 10, "kubernetes", False),
+        (2, 10, "local", False),
+    ],
+)
+def test_a_settle_time_that_no_call_has_to_keep_to_is_warned_of(
+    tmp_path: Path, settle_s: float, timeout_s: float, kind: str, is_warned: bool
+) -> None:
+    """Slots of Slurm are counted by readings as old as a call may last; a Lease of Kubernetes counts by itself."""
+    text = f'[budget]\nsettle_s = {settle_s}\n[orchestrator]\nkind = "{kind}"\n'
+    err = warned(tmp_path, f"{text}[orchestrator.slurm]\ntimeout_s = {timeout_s}\n")
+    assert ("warning: budget.settle_s = 2 is less than orchestrator.slurm.timeout_s = 10" in err) == is_warned
+    assert bool(err) == is_warned
+
+
 def test_the_doctor_reads_a_file_named_relative_to_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A relative --config is a configuration like any other: the doctor names it, by its whole path."""
     (tmp_path / "site.toml").write_text('[remediation]\nmode = "quarantine"\n')
