@@ -590,8 +590,8 @@ def test_an_agent_may_pause_the_gpu_operator_where_that_is_set(on: bool) -> None
         policy = render({"config": config}).one("ValidatingAdmissionPolicy", "healthd-agent-own-node")
         found = {each["name"]: each["expression"] for each in policy["spec"]["variables"]}
         assert found["gpuClients"] == str(names if on else [])
-    for word in (kube_gpu_clients.LABEL, f"'{kube_gpu_clients.PAUSED}'", f"'{kube_gpu_clients.RUNS}'"):
-        assert word in str(policy), word
+        for word in (kube_gpu_clients.LABEL, f"'{kube_gpu_clients.PAUSED}'", f"'{kube_gpu_clients.RUNS}'"):
+            assert word in str(policy), word
 
 
 def on_some_nodes(section: Mapping[str, Any]) -> Object:
