@@ -165,6 +165,10 @@ class RequestedNode:
         """Whether the fault is over is the node's to know: it would take its request back."""
         return ""
 
+    def has_lost_slot(self, remediation: Remediation) -> bool:
+        """The node itself takes its slot again: without one nothing is begun for it (``watched``)."""
+        return False
+
     def watched(self, remediation: Remediation, view: NodeView, now: datetime) -> StepResult | None:
         """None while the node is as it was when it was judged: drain, place and record, and silent if it was."""
         want = self.found.want

@@ -246,6 +246,10 @@ class Gates:
             return False
         return bool(self._slots.held())  # the view shows any maintenance, an administrator's too
 
+    def has_lost_slot(self, remediation: Remediation) -> bool:
+        """Whether the node is out by our own drain and has no budget slot."""
+        return Step.DRAIN in remediation.steps and not self._slots.held()
+
     def is_needless(self, remediation: Remediation) -> str:
         """Why it is needless to take the node out, or "". After a repair not that the fault is over: a node whose
         drain got lost then has yet to prove itself."""

@@ -87,6 +87,9 @@ class Permission(Protocol):
     def is_over(self, remediation: Remediation) -> str:
         """Why the remediation is needless, or ""."""
 
+    def has_lost_slot(self, remediation: Remediation) -> bool:
+        """Whether the node is out by our own drain and has no budget slot: it must take one before it is repaired."""
+
 
 class Intents(Protocol):
     """How an act is announced before it is made. May raise BackendError, StoreError; then it is not made."""
@@ -666,6 +669,8 @@ class Repairs:
         changed = self._untaken_changed(remediation, now) if is_refused else None
         if changed is not None and changed.remediation.end is None:  # it was refused for that, and not for the machine
             return replace(changed, message=f"{why}; {changed.message}")
+        if is_refused and changed is None and left is not remediation and self._gates.has_lost_slot(remediation):
+            return StepResult(remediation=before_the_act(not_made, now), message=f"{why}; its slot was gone")
         return self.again_or_fail(left, now, why)
 
     def _without_untaken(self, remediation: Remediation) -> Remediation:

@@ -140,6 +140,24 @@ def test_a_drain_that_is_lost_under_a_request_is_made_again(
     assert acts(world) == []
 
 
+@pytest.mark.parametrize("remedy", [Remedy.REBOOT_NODE, Remedy.REPLACE_NODE])
+def test_a_request_that_is_refused_for_want_of_its_slot_is_made_again(remedy: Remedy, tmp_path: Path) -> None:
+    """The slot is deleted by hand, and the controller begins nothing for a node without one. That is no word about the
+    machine: the node takes a slot again, and asks for the same."""
+    world = asking(tmp_path)
+    world.at(10, lambda: world.levels.add(replace(LINK, remedy=remedy))).run(60)
+    before = parse(world.orchestrator.read_record()) or HandoffRecord()
+    assert (before.asks, before.remedy) == (True, remedy)
+    world.cluster.slots.clear()
+    answers(world, remedy, RequestAnswer.REFUSED)
+    world.run(int(120 / STEP_S))
+    after = parse(world.orchestrator.read_record()) or HandoffRecord()
+    assert list(world.cluster.slots.values()) == [NODE]
+    assert (after.asks, after.remedy, after.attempt) == (True, remedy, 1)
+    assert after.asked != before.asked
+    assert acts(world) == []
+
+
 @pytest.mark.parametrize("by_command", [False, True])
 def test_an_undone_drain_acknowledges_once_and_when_its_remediation_ends(by_command: bool, tmp_path: Path) -> None:
     """While the request waits its withdrawal takes a minute, and may come too late: until the remediation ends by the
