@@ -21,7 +21,7 @@ from msgspec import Struct
 from healthd.agent.node_facts import runs_kubernetes
 from healthd.agent.wiring import open_orchestrator
 from healthd.config.schema.config import Config
-from healthd.core.errors import BackendDenied, BackendError, BackendUnknown, ConfigError
+from healthd.core.errors import BackendDenied, BackendError, BackendRefused, BackendUnknown, ConfigError
 from healthd.core.json_documents import json_fields
 from healthd.core.model import Mode
 from healthd.remediation.orchestrators.kubernetes.objects import budget as leases
@@ -33,6 +33,7 @@ from healthd.sources.machine import Machine
 
 if TYPE_CHECKING:
     from healthd.remediation.orchestrators.kubernetes.api import KubeApi
+    from healthd.remediation.orchestrators.kubernetes.node_health_api import NodeHealths
 
 _CHART = "install the chart packaging/helm/healthd, or apply packaging/kubernetes"
 _RBAC = "give its ServiceAccount the rights of packaging/kubernetes/agent-rbac.yaml, as the chart does"
@@ -115,7 +116,8 @@ def _asked(
     environ: Mapping[str, str], about: str, ask: _Request, config: Config, machine: Machine
 ) -> Iterator[DoctorResult]:
     """The results of a request; one without an answer is unknown."""
-    from healthd.remediation.orchestrators.kubernetes.from_config import open_api  # heavy: lightkube
+    from healthd.remediation.orchestrators.kubernetes.api import NotServed  # heavy: lightkube
+    from healthd.remediation.orchestrators.kubernetes.from_config import open_api
 
     try:
         with closing(open_api(config, environ, dry_run=True)) as api:
@@ -124,7 +126,8 @@ def _asked(
         yield DoctorResult.not_reported(about, str(error), "see the line about Kubernetes")
     except BackendError as error:
         denied = isinstance(error, BackendDenied) or isinstance(error.__cause__, BackendDenied)
-        yield DoctorResult.not_reported(about, str(error), _RBAC if denied else _NETWORK)
+        elsewhere = "see the line about NodeHealth" if isinstance(error, NotServed) else _NETWORK
+        yield DoctorResult.not_reported(about, str(error), _RBAC if denied else elsewhere)
 
 
 def _user(api: KubeApi) -> tuple[str, str]:
@@ -246,19 +249,50 @@ def _may(api: KubeApi, right: Right) -> bool:
 
 
 def _node_health(api: KubeApi, _: Config, node: str) -> Iterator[DoctorResult]:
-    """Whether the server has the resource; then its status of this node."""
-    from healthd.remediation.orchestrators.kubernetes.node_health_api import NO_CRD, NodeHealths, Unserved
+    """Whether the server has the resource, and keeps every field of a handoff record; then its status of this node."""
+    from healthd.remediation.orchestrators.kubernetes.node_health_api import NO_CRD, OLD_CRD, NodeHealths, Unserved
 
-    about = "NodeHealth"
+    about, health = "NodeHealth", NodeHealths(api)
     try:
-        seen = NodeHealths(api).read(node)
+        seen = health.read(node)
+        lost = _dropped(health, node)
     except Unserved:
         why = "the API server does not serve nodehealths.healthd.io/v1alpha1, so no node can request a repair"
         yield DoctorResult.missing(about, why, NO_CRD)
         return
+    if lost:
+        why = f"the CustomResourceDefinition nodehealths.healthd.io is of another version of healthd: {lost}"
+        yield DoctorResult.missing(about, why, OLD_CRD)
+        return
     shown = seen.status.text if seen is not None and seen.status is not None else "nothing"
     why = f"served; this node: {shown}"
     yield DoctorResult.ok(about, why)
+
+
+WHOLE_RECORD = (
+    "healthd case=0 machine=0 asks=replace_node withdrew=reboot_node attempt=1 asked=1 next=reboot_node became=0"
+    " denied=1 boot=0 bundle=0 revision=00000000 replaced=1 slept=1 awake=1 watched=1 gaveup=0 code=0 since=1 driver=0"
+    " kernel=0 image=0 history=reset:1:0:helped:1:00000000 said=0"
+)
+"""A handoff record with every field and the newest answer: an older CustomResourceDefinition drops the former without a
+word, and refuses the latter."""
+
+
+def _dropped(health: NodeHealths, node: str) -> str:
+    """The fields of a whole handoff record that the server drops, or its refusal, by a dry run; or ""."""
+    from healthd.remediation.orchestrators.kubernetes.objects.node_health import RECORD, record_patch
+
+    patch = record_patch(node, WHOLE_RECORD)
+    try:
+        kept = health.write(node, patch).record or {}
+    except BackendDenied:
+        raise
+    except BackendRefused as error:
+        return f"it refuses a handoff record: {error}"
+    sent, (entry,) = patch[RECORD], kept.get("history") or [{}]
+    lost = {name for name in sent if name not in kept}
+    lost |= {f"history.{name}" for name in sent["history"][0] if name not in entry}
+    return f"it drops {', '.join(sorted(lost))} from each handoff record" if lost else ""
 
 
 def _policies(api: KubeApi, config: Config, node: str) -> Iterator[DoctorResult]:

@@ -28,6 +28,10 @@ from healthd.remediation.orchestrators.kubernetes.objects.node_health import (
     without_nulls,
 )
 
+OLD_CRD = (
+    "upgrade it before agents and controller: `helm upgrade` does; without Helm"
+    " `kubectl apply --server-side -f packaging/kubernetes/nodehealths.yaml`"
+)
 NO_CRD = (
     "the CustomResourceDefinition nodehealths.healthd.io is missing: `helm upgrade` installs it; without Helm"
     " `kubectl apply --server-side -f packaging/kubernetes/nodehealths.yaml`"
@@ -66,19 +70,20 @@ class NodeHealths:
                 self._newest = "0"  # it may be ahead of a server whose data were restored
                 raise
 
-    def write(self, node: str, patch: Mapping[str, Any]) -> None:
-        """Merge this into the object of this node, which is made where there is none. Raises BackendError."""
+    def write(self, node: str, patch: Mapping[str, Any]) -> NodeHealth:
+        """Merge this into the object of this node, which is made where there is none, and return it as the server
+        keeps it. Raises BackendError."""
 
-        def once(_: bool) -> None:
+        def once(_: bool) -> NodeHealth:
             try:
-                self._seen(self._api.patch(ResourceKind.NODE_HEALTH, node, patch))
+                return self._seen(self._api.patch(ResourceKind.NODE_HEALTH, node, patch))
             except Missing:  # a Conflict then is one that the other writer has made meanwhile
-                self._seen(
+                return self._seen(
                     self._api.create(ResourceKind.NODE_HEALTH, {"metadata": {"name": node}, **without_nulls(patch)})
                 )
 
         with _explained():
-            compare_and_swap(f"NodeHealth {node}", once, self._pause)
+            return compare_and_swap(f"NodeHealth {node}", once, self._pause)
 
     def replace(self, seen: NodeHealth, patch: Mapping[str, Any]) -> None:
         """Merge this into the object as it was read. Raises Conflict where it was changed since, and BackendError."""

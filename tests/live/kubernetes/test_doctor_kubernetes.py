@@ -154,9 +154,34 @@ def test_a_kind_that_is_missing_is_named_with_what_brings_it(control_plane: Cont
     assert told(asked(node))["NodeHealth"] == "ok"
     with without(control_plane, CRD):
         control_plane.wait(lambda: control_plane.admin.get(CRD).status == 404, 30, "the kind to be gone")
-        (line,) = asked(node)["NodeHealth"]
+        lines = asked(node)
+    (line,) = lines["NodeHealth"]
+    assert lines["admission policies"][0]["fix"] == "see the line about NodeHealth"
     assert (line["status"], "does not serve nodehealths.healthd.io" in line["why"]) == ("missing", True)
     assert "nodehealths.yaml" in line["fix"]
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (("revision:", "formerly:"), "it drops history.revision, revision from each handoff record"),
+        (("refused, denied]", "refused]"), "it refuses a handoff record: "),
+    ],
+)
+def test_a_kind_of_an_older_healthd_is_named(
+    control_plane: ControlPlane, node: AgentNode, tmp_path: Path, change: tuple[str, str], why: str
+) -> None:
+    """Of a field that its schema lacks the server keeps nothing and says nothing; a word that it lacks, it refuses."""
+    text = (ROOT / "packaging" / "kubernetes" / "nodehealths.yaml").read_text()
+    assert change[0] in text
+    (tmp_path / "older.yaml").write_text(text.replace(*change))
+    with without(control_plane):
+        control_plane.apply(tmp_path / "older.yaml")
+        control_plane.wait(lambda: told(asked(node))["NodeHealth"] == "missing", 60, "the server to go by it")
+        (line,) = asked(node)["NodeHealth"]
+    assert f"is of another version of healthd: {why}" in line["why"]
+    assert "nodehealths.yaml" in line["fix"]
+    control_plane.wait(lambda: told(asked(node))["NodeHealth"] == "ok", 60, "the server to go by the newer one")
 
 
 def test_a_policy_that_is_missing_is_seen_by_what_passes(control_plane: ControlPlane, node: AgentNode) -> None:
