@@ -24,6 +24,7 @@ from healthd.config.load import Loaded, examine
 from healthd.config.report import as_data
 from healthd.config.schema.daemon import DaemonSection
 from healthd.controller.run import _STOP_S, _TICK_S, _YIELD_S
+from healthd.core.model import Mode
 from healthd.remediation.engine import gpu_reset
 from healthd.remediation.orchestrators.kubernetes import gpu_clients as kube_gpu_clients
 from healthd.remediation.orchestrators.kubernetes import old_records as kube_old_marks
@@ -62,6 +63,11 @@ def defaults(profile: str = "full") -> Rendered:
     rendered = render({"profile": profile})
     assert not rendered.error, rendered.error
     return rendered
+
+
+def on_some_nodes(section: Mapping[str, Any]) -> Object:
+    """The same section for the nodes of one label."""
+    return {"match": {"10-inference": {"label": ["pool=inference"], **section}}}
 
 
 @cache
@@ -171,6 +177,8 @@ def test_every_value_has_a_comment() -> None:
     keys = [number for number, line in enumerate(lines) if re.match(r"(  )?[A-Za-z]+:|    [a-z-]+: \{path", line)]
     assert len(keys) > 60
     assert [lines[number] for number in keys if not lines[number - 1].strip().startswith("#")] == []
+    about = "\n".join(lines[: lines.index("mode: observe")])
+    assert {each for each in Mode if f"`{each}`" not in about} == set()
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -594,11 +602,6 @@ def test_an_agent_may_pause_the_gpu_operator_where_that_is_set(on: bool) -> None
             assert word in str(policy), word
 
 
-def on_some_nodes(section: Mapping[str, Any]) -> Object:
-    """The same section for the nodes of one label."""
-    return {"match": {"10-inference": {"label": ["pool=inference"], **section}}}
-
-
 def test_the_rights_of_the_agent_are_those_that_are_proved() -> None:
     """The agent's ServiceAccount, roles and bindings are, but for labels, those of agent-rbac.yaml."""
     kinds = ("ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding")
@@ -923,7 +926,19 @@ def test_evictions_by_taint_need_no_second_switch() -> None:
             {"config": {"provisioner": {"kind": "local"}}, "profile": "restricted"},
             "name another kind",
         ),
+        (
+            {"config": on_some_nodes({"provisioner": {"kind": "local"}}), "profile": "restricted"},
+            "name another kind",
+        ),
         ({"config": {"orchestrator": {"kubernetes": {"device_plugin": "app=x"}}}}, "no controller restarts the plugin"),
+        (
+            {
+                "config": {
+                    "match": {"a": {"host": ["p5-*"], "orchestrator": {"kubernetes": {"device_plugin": "app=x"}}}}
+                }
+            },
+            "no controller restarts the plugin",
+        ),
         ({"image": {"repository": ""}}, "image.repository is not set"),
         ({"config": {"daemon": {"http": ""}}}, 'daemon.http: "" is where the kubelet\'s probes do not ask'),
         ({"config": {"daemon": {"http": "[::]:9900"}}}, "set metrics.port"),

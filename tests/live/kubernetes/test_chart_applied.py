@@ -216,6 +216,30 @@ def test_every_expression_has_the_types_that_it_needs(release: Release) -> None:
     }
 
 
+MODE: Mapping[str, Any] = {"remediation": {"mode": "quarantine"}}
+
+
+@pytest.mark.parametrize(
+    ("values", "mode", "observes"),
+    [
+        ({}, "observe", True),
+        ({"mode": "approve"}, "approve", False),
+        ({"config": MODE}, "quarantine", False),
+        ({"config": {"match": {"10-p5": {"host": ["p5-*"], **MODE}}}}, "observe", False),
+    ],
+)
+def test_the_notes_name_the_mode_that_is_installed(
+    release: Release, tmp_path: Path, values: Mapping[str, Any], mode: str, observes: bool
+) -> None:
+    """By `mode`, or by what `config` has in its place; that nothing is written, only where that is so of each node."""
+    path = tmp_path / "values.json"
+    path.write_text(json.dumps({**INSTALLED, "mode": "observe", **values}))
+    said = release.helm("upgrade", "healthd", str(CHART), "--dry-run=server", "--values", str(path))
+    notes = said.partition("\nNOTES:\n")[2]
+    assert f": mode {mode}, profile full" in notes
+    assert ("healthd writes only conditions" in notes) is observes
+
+
 def test_an_upgrade_keeps_the_claims(release: Release) -> None:
     """`helm upgrade` changes the limit and the configuration, and no claim of a node that is out is lost."""
     release.claim("n1").must()

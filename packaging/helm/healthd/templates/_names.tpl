@@ -150,6 +150,15 @@ and those that `policies` adds or removes.
 {{- toJson $rows -}}
 {{- end }}
 
+{{/* Not "" where healthd only observes, on each node: the value `mode`, or what `config` has in its place. */}}
+{{- define "healthd.observes" -}}
+{{- $acts := false -}}
+{{- range $row := include "healthd.configs" . | fromJsonArray -}}
+{{- if ne "observe" (($row.remediation | default dict).mode | default "observe") }}{{ $acts = true }}{{ end -}}
+{{- end -}}
+{{- if not $acts }}true{{ end -}}
+{{- end }}
+
 {{/*
 Not "" where [orchestrator.kubernetes] has this value on some nodes at least. Arguments: the root context, key, value.
 */}}
@@ -207,12 +216,6 @@ is why none can.
 {{- fail (printf "this is Kubernetes %s, and healthd needs 1.30 or newer: from there on the API server keeps each agent to its own node and the fleet to its budget, by admission policies, without which one agent's token could take every node out" .Capabilities.KubeVersion.Version) }}
 {{- end }}
 {{- $config := include "healthd.config" . | fromJson }}
-{{- if and (eq .Values.profile "restricted") (eq (toString (get ($config.provisioner | default dict) "kind")) "local") }}
-{{- fail "provisioner.kind: local with profile: restricted: that profile cannot ask systemd for a reboot; name another kind, or profile: full" }}
-{{- end }}
-{{- if and $config.orchestrator.kubernetes.device_plugin (not .Values.controller.enabled) }}
-{{- fail "config.orchestrator.kubernetes.device_plugin without controller.enabled: agents would ask, and no controller restarts the plugin" }}
-{{- end }}
 {{- $all := include "healthd.overlay" (list $config .Values.controller.config) | fromJson }}
 {{- range $name, $rule := ($all.controller | default dict).drain }}
 {{- if and $rule (or (hasPrefix "evict" (toString $rule.mode)) $rule.after_s) }}
@@ -250,6 +253,12 @@ is why none can.
 {{- end }}
 {{- if and (eq (toString ($row.provisioner | default dict).act_from) "controller") (not $.Values.controller.enabled) }}
 {{- fail "provisioner.act_from: controller without controller.enabled: nodes would ask, and no controller acts" }}
+{{- end }}
+{{- if and (eq $.Values.profile "restricted") (eq (toString ($row.provisioner | default dict).kind) "local") }}
+{{- fail "provisioner.kind: local with profile: restricted: that profile cannot ask systemd for a reboot; name another kind, or profile: full" }}
+{{- end }}
+{{- if and (($row.orchestrator | default dict).kubernetes | default dict).device_plugin (not $.Values.controller.enabled) }}
+{{- fail "config.orchestrator.kubernetes.device_plugin without controller.enabled: agents would ask, and no controller restarts the plugin" }}
 {{- end }}
 {{- if and (eq (toString ($row.provisioner | default dict).kind) "karpenter") (not $.Values.controller.karpenter) }}
 {{- fail "provisioner.kind: karpenter without controller.karpenter: the controller may not read or delete NodeClaims" }}
