@@ -504,6 +504,11 @@ def _piece(topic: Topic, since: datetime, what: NewsKind) -> Piece:
     )
 
 
+def still_open(topic: Topic, seen: TopicMemory) -> Piece:
+    """The piece that reports an open topic once more."""
+    return _piece(topic, seen.since, NewsKind.STILL)
+
+
 def _remembered(seen: TopicMemory | None, topic: Topic, now: datetime) -> TopicMemory:
     """The memory of a topic that is open now."""
     if seen is None:

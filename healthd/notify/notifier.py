@@ -38,6 +38,7 @@ from healthd.notify.news import (
     TopicMemory,
     incident_of,
     shifted,
+    still_open,
     tell,
 )
 
@@ -68,8 +69,10 @@ class ReceiverQueue(Struct, frozen=True, kw_only=True):
 
 class NotifierState(Struct, frozen=True, kw_only=True):
     """The state that outlives the daemon. ``shown``: what each receiver answered to the last message of each open
-    incident. ``service``: what the receivers of the node's own state alone know of it."""
+    incident. ``service``: what the receivers of the node's own state alone know of it. ``receivers``: the names of
+    those that know what was reported; None where an earlier version did not say."""
 
+    receivers: tuple[str, ...] | None = None
     seen: Mapping[str, TopicMemory] = field(default_factory=dict)
     service: Mapping[str, TopicMemory] = field(default_factory=dict)
     waiting: Mapping[str, ReceiverQueue] = field(default_factory=dict)
@@ -97,6 +100,12 @@ class _Reports:
         self.seen, news = tell(self.seen, reported, now, held)
         self._standing = tuple(each for each in wrong if not each.last and each.key not in held)
         return news
+
+    def known(self, news: Sequence[Piece]) -> tuple[Piece, ...]:
+        """The open topics that were reported before these news, for a receiver that has not heard of them."""
+        keys = {piece.key for piece in news}
+        topics = (each for each in self._standing if each.key not in keys)
+        return tuple(still_open(each, self.seen[each.key]) for each in topics if self.seen[each.key].reported)
 
     def standing(self, incident: str) -> list[Topic]:
         """The open topics of an incident."""
@@ -306,6 +315,7 @@ class Notifier:
             )
             for name, receiver in channels.items()
         )
+        self._new = {each for each in channels if before.receivers is not None and each not in before.receivers}
         self._has_service = any(each.is_of_service for each in self.channels)
         self._written, self._unsaved = kept, ""
         self.held: tuple[str, ...] = ()
@@ -325,7 +335,9 @@ class Notifier:
         of_service = self._service.news(wrong, now, held={}, of_service=True) if self._has_service else ()
         self.held = tuple(_held_words(each, held[each.key]) for each in wrong if each.key in held)
         for channel in self.channels:
-            channel.add(of_service if channel.is_of_service else news)
+            reports, pieces = (self._service, of_service) if channel.is_of_service else (self._reports, news)
+            channel.add((*(reports.known(pieces) if channel.name in self._new else ()), *pieces))
+        self._new.clear()
         sender = self._about()
 
         def make(reports: _Reports, pieces: Sequence[Piece], lost: int, together: bool) -> Message:
@@ -344,6 +356,7 @@ class Notifier:
             frozenset() if any(each.waiting.lost for each in self.channels) else frozenset(reported - undelivered)
         )
         state = NotifierState(
+            receivers=tuple(each.name for each in self.channels),
             seen=self._reports.seen,
             service=self._service.seen if self._has_service else {},
             waiting={each.name: each.waiting for each in self.channels if each.undelivered},

@@ -28,8 +28,10 @@ def topic(key: str) -> Topic:
 class Desk:
     """A notifier with two receivers, each a list, and what can go wrong with them."""
 
-    def __init__(self, *, per_hour: int = 12, kept: str = "", runbooks: str = "") -> None:
-        self.got: dict[str, list[Message]] = {"slack": [], "webhook": []}
+    def __init__(
+        self, *, per_hour: int = 12, kept: str = "", runbooks: str = "", names: Sequence[str] = ("slack", "webhook")
+    ) -> None:
+        self.got: dict[str, list[Message]] = {name: [] for name in names}
         self.broken: dict[str, NotDeliveredError] = {}
         self.refused: dict[str, str] = {}
         self.hangs: dict[str, str] = {}
@@ -289,6 +291,30 @@ def test_a_restart_neither_repeats_nor_loses_anything() -> None:
     last.after(100)
     last.after(100)
     assert last.told() == last.told("webhook") == [["over a"]]
+
+
+def test_a_receiver_that_is_added_hears_of_what_stands_and_no_other_does() -> None:
+    """The page of the day before stands when somebody configures a receiver: it gets that page, once, and its end."""
+    desk = Desk(names=("webhook",))
+    desk.after(1, "a", "b")
+    again = Desk(kept=desk.kept)
+    again.after(10, "a", "b", "c")
+    assert again.told("webhook") == [["wrong c"]]
+    assert again.told() == [["still a"], ["still b"], ["wrong c"]]
+    last = Desk(kept=again.kept)
+    last.after(20, "a", "c")
+    last.after(100, "a", "c")
+    assert last.told() == last.told("webhook") == [["over b"]]
+
+
+def test_a_state_that_names_no_receivers_adds_none() -> None:
+    """What an earlier version kept: its receivers know what was reported."""
+    desk = Desk()
+    desk.after(1, "a")
+    again = Desk(kept=desk.kept.replace('"receivers":["slack","webhook"],', ""))
+    assert again.kept != desk.kept
+    again.after(10, "a")
+    assert again.told() == again.told("webhook") == []
 
 
 def test_a_daemon_that_stops_asks_no_further_receiver_and_loses_nothing() -> None:
