@@ -93,9 +93,7 @@ def test_a_match_that_could_not_be_decided_is_asked_about_again(tmp_path: Path, 
         clock.is_off_by(7200)
         node.wait(lambda: "matches.decided" in node.log.read_text(), 40, "it can be decided")
         node.wait(lambda: type_of(node) == instance_type, 30, "the daemon has started again")
-        decided = node.log.read_text().count(
-            "matches.decided"
-        )  # twice, if its second start had no answer
+        decided = node.log.read_text().count("matches.decided")  # twice, if its second start had no answer
         assert sum("started" in event.text for event in node.events()) == 1 + decided
     finally:
         node.stop()
