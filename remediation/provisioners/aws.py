@@ -147,7 +147,8 @@ class Aws:
             case CallTrouble.REFUSED:
                 return BackendRefused(text)
             case CallTrouble.CREDENTIALS:
-                text = f"{text}; no valid credentials now: check the machine's clock, its role and its metadata service"
+                check = "the machine's clock, its role and the role's trust policy, and its metadata service"
+                text = f"{text}; no valid credentials now: check {check}"
         if trouble in _NOT_APPLIED:
             acts = call is None or call.acts
             return BackendBusy(f"{text}; AWS applied nothing, healthd tries again") if acts else BackendUnknown(text)

@@ -56,7 +56,10 @@ def _asked(call: AwsCall, question: Mapping[str, Any], deadline_s: float) -> dic
                 error.response["Error"],
                 error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0),
             )
-            trouble = _trouble(trouble_of(message["Code"], status), message["Code"], message.get("Message", ""))
+            kind, text = trouble_of(message["Code"], status), message.get("Message", "")
+            if error.operation_name != call.operation:  # of STS, for the credentials: this call was not sent
+                kind, text = CallTrouble.CREDENTIALS, f"{error.operation_name}: {text}"
+            trouble = _trouble(kind, message["Code"], text)
         except BotoCoreError as error:
             return _trouble(_of_our_side(error), type(error).__name__, str(error))
         pause_s = random.uniform(0.1, 0.5 * 2**attempt)  # noqa: S311  spreads out tries, guards nothing

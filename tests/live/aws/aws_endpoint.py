@@ -251,12 +251,12 @@ def _handler(endpoint: AwsEndpoint) -> type[BaseHTTPRequestHandler]:
 
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["Content-Length"]))
-            scope = _SCOPE.search(self.headers["Authorization"])
-            assert scope is not None, "a request that is not signed"
-            service = scope[1]
             target = self.headers.get("X-Amz-Target", "")
             asked = json.loads(body) if target else dict(parse_qsl(body.decode()))
             operation = target.partition(".")[2] or asked["Action"]
+            scope = _SCOPE.search(self.headers.get("Authorization", ""))
+            assert scope is not None or operation == "AssumeRoleWithWebIdentity", "a request that is not signed"
+            service = scope[1] if scope is not None else "sts"
             endpoint.requests.append((operation, asked))
             endpoint.met("before", operation)
             fault = endpoint.fault_of(operation)

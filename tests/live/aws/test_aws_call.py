@@ -6,6 +6,7 @@ import json
 import sys
 import time
 from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 
@@ -145,6 +146,26 @@ def test_credentials_that_were_there_a_moment_ago_say_nothing_of_a_right(
     monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
     with pytest.raises(BackendUnknown, match="NoCredentialsError"):
         look(aws)
+
+
+def test_a_role_that_does_not_trust_the_pod_is_no_missing_right_of_the_role(
+    aws: Aws, endpoint: AwsEndpoint, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """IRSA with a wrong role, or one whose trust policy names another ServiceAccount: STS says no, and not the service
+    that was to be asked. The next step is the trust, not a policy with that service's action."""
+    (tmp_path / "token").write_text("x.y.z")
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+    monkeypatch.setenv("AWS_ROLE_ARN", "arn:aws:iam::111122223333:role/healthd-controller")
+    monkeypatch.setenv("AWS_WEB_IDENTITY_TOKEN_FILE", str(tmp_path / "token"))
+    monkeypatch.setenv("AWS_ENDPOINT_URL_STS", endpoint.url)
+    endpoint.always["AssumeRoleWithWebIdentity"] = Fault(code="AccessDenied", status=403)
+    with pytest.raises(BackendUnknown, match="AssumeRoleWithWebIdentity: .*no valid credentials now.*trust") as raised:
+        look(aws)
+    assert "IAM action" not in str(raised.value)
+    with pytest.raises(BackendBusy, match="AssumeRoleWithWebIdentity: .*AWS applied nothing"):
+        reboot(aws)
+    assert {operation for operation, _ in endpoint.requests} == {"AssumeRoleWithWebIdentity"}
 
 
 def test_parameters_that_the_model_does_not_allow_are_refused(aws: Aws, endpoint: AwsEndpoint) -> None:
