@@ -38,8 +38,9 @@ class Panel(Struct, frozen=True, kw_only=True):
     """One panel. ``queries``: legend and PromQL. ``per_row``: how many of its kind fit side by side.
 
     ``kind``: Grafana's name of the panel. A table and a stat show the present. ``hide``: columns of a table that say
-    nothing. ``note`` is shown at the panel's title. ``to_node``: each series, and each name of a node in a table, links
-    to the dashboard of its node.
+    nothing. ``note`` is shown at the panel's title. ``none``: in the place of Grafana's "No data", for a query of what
+    is not ok; it holds as well where nothing is scraped. ``to_node``: each series, and each name of a node in a table,
+    links to the dashboard of its node.
     """
 
     title: str
@@ -49,6 +50,7 @@ class Panel(Struct, frozen=True, kw_only=True):
     per_row: int = 3
     note: str = ""
     health: bool = False
+    none: str = ""
     hide: tuple[str, ...] = ("Time", "__name__", "job")
     colours: Mapping[str, str] = field(default_factory=dict)
     to_node: bool = False
@@ -124,6 +126,7 @@ NODE: Rows = {
             kind="state-timeline",
             per_row=2,
             health=True,
+            none="no part is reported as not ok",
             note="Only what was not ok at some time.",
         ),
     ),
@@ -273,6 +276,7 @@ FLEET: Rows = {
             kind="stat",
             per_row=1,
             health=True,
+            none="no node reports that it is not ok",
             to_node=True,
             note="By verdict: yellow warning, purple unknown, red critical. `Show` adds the nodes that are ok.",
         ),
@@ -303,6 +307,7 @@ FLEET: Rows = {
             kind="state-timeline",
             per_row=1,
             health=True,
+            none="no node reports that it is not ok",
             to_node=True,
             note="At each moment the ten worst.",
         ),
@@ -616,10 +621,9 @@ def _defaults(panel: Panel) -> dict[str, Any]:
     if panel.health:
         words = {str(value): {"text": word, "color": colour, "index": value} for value, word, colour in HEALTH}
         made |= {"mappings": [{"type": "value", "options": words}], "custom": {"fillOpacity": 80}}
-        made["noValue"] = "all nodes are ok"
     elif panel.kind == "timeseries":
         made["min"] = 0
-    return made
+    return made | ({"noValue": panel.none} if panel.none else {})
 
 
 def _linked(panel: Panel) -> Iterator[dict[str, Any]]:

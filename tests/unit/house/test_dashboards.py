@@ -39,6 +39,18 @@ def test_a_rate_spans_several_scrapes(name: str) -> None:
     assert {each.get("interval") for each in rates} == {scraped["scrape_interval"]} == {chart["interval"]}
 
 
+@pytest.mark.parametrize("name", ["node", "fleet"])
+def test_a_panel_without_data_calls_nothing_healthy(name: str) -> None:
+    """Its own words for an empty answer are of what is reported, on a query of what is not ok alone: they hold as well
+    where nothing is scraped. Grafana says "No data" of the others."""
+    panels = json.loads((ROOT / f"packaging/grafana/{name}.json").read_text(encoding="utf-8"))["panels"]
+    empty = {panel["title"]: panel for panel in panels if "noValue" in panel.get("fieldConfig", {}).get("defaults", {})}
+    assert empty
+    for title, panel in empty.items():
+        assert re.fullmatch(r"no \w+ (is reported|reports) .*", panel["fieldConfig"]["defaults"]["noValue"]), title
+        assert all(re.search(r"> 0\b|>= \$shown", each["expr"]) for each in panel["targets"]), title
+
+
 @pytest.mark.parametrize("name", SPEAKING)
 def test_every_metric_that_is_asked_for_exists(name: str) -> None:
     """Each name stands in docs/reference/metrics.md, or is a reading that only some machines have."""
