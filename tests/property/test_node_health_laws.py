@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from healthd.core.model import Remedy
 from healthd.remediation.orchestrators.kubernetes.objects.node_health import (
+    TEXT_CHARACTERS,
     read_record,
     record_of,
     record_patch,
@@ -74,7 +75,7 @@ def test_what_a_line_can_say_survives_as_fields(made: HandoffRecord) -> None:
     assert read_record(record).odd == ""
     assert read_record(record).handoff == handoff
     assert text_of(record) in (handoff.text, "")
-    if len(handoff.text) <= 2000:
+    if len(handoff.text) <= TEXT_CHARACTERS:
         assert without_nulls(record_patch("n1", handoff.text))["record"] == record_of(handoff)
 
 

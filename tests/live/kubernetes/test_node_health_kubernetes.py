@@ -99,16 +99,17 @@ def test_what_one_leaves_the_other_reads(control_plane: ControlPlane, controller
 
 
 def test_the_longest_record_that_healthd_makes_passes_the_schema(controllers: KubeApi, agents: Agents) -> None:
-    """Every field as long as it comes, and a history that is full."""
-    code = "storage.lustre.hung-on-a-mount-with-a-long-name"
+    """Every field as long as it comes, a site's own code among them, and a history that is full."""
+    code = f"site.{'x' * 64}"
+    bucket = "s3://" + "/".join(["b" * 63, *["p" * 64] * 4, "n" * 63, "k3v9.tar.gz"])
     past = [
-        PastRepair(act=each, at=NOW, code=code, outcome=RepairResult.HELPED, back=NOW)
+        PastRepair(act=each, at=NOW, code=code, outcome=RepairResult.HELPED, back=NOW, revision="0" * 8)
         for each in (PastAct.REPLACE,) * 8
     ]
-    past += [PastRepair(act=PastAct.RETURN, at=NOW, code=code)] * 8
-    long = replace(REQUEST, code=code, history=tuple(past), message="x" * 200)
-    agents("n1").write_record(long.text[:2000])
-    assert parse(agents("n1").read_record()) == parse(long.text[:2000])
+    past += [PastRepair(act=PastAct.RETURN, at=NOW, code=code, revision="0" * 8)] * 8
+    long = replace(REQUEST, code=code, evidence=bucket, history=tuple(past), message="x" * 200)
+    agents("n1").write_record(long.text)
+    assert parse(agents("n1").read_record()) == long
 
 
 def test_two_writers_at_once_lose_nothing(control_plane: ControlPlane, controllers: KubeApi, agents: Agents) -> None:

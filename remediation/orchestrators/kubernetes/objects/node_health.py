@@ -30,8 +30,9 @@ from healthd.remediation.records.handoff import HandoffRecord, PastRepair, is_ah
 from healthd.remediation.records.summary import NodeState
 
 STATUS, RECORD = "status", "record"
-TEXT_CHARACTERS = 2000
-"""How long a handoff record may be as a line of text: as long as on the Lease of earlier versions."""
+TEXT_CHARACTERS = 8000
+"""How long a handoff record may be as a line of text: longer than any whose fields the schema takes, each with its own
+bound. One with a full history of long codes has 3,400."""
 
 AHEAD = "a time in the future"
 """The oddity of a record whose node's clock is wrong, as a rule."""

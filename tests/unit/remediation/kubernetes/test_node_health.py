@@ -169,7 +169,7 @@ def test_a_patch_sets_every_field() -> None:
     }
 
 
-@pytest.mark.parametrize("text", ["two\nlines", "somebody's", "healthd case=" + "x" * 2000, ""])
+@pytest.mark.parametrize("text", ["two\nlines", "somebody's", "healthd case=" + "x" * 8000, ""])
 def test_only_a_handoff_record_is_left(text: str) -> None:
     """One line of healthd's own, of bounded length."""
     with pytest.raises(BackendRefused, match="record of n1 not written"):
