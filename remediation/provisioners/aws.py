@@ -144,8 +144,8 @@ class Aws:
         match trouble:
             case CallTrouble.DENIED:
                 return BackendDenied(f"{text}; the role needs the IAM action {action}, see packaging/iam")
-            case CallTrouble.REFUSED:
-                return BackendRefused(text)
+            case CallTrouble.REFUSED:  # of a wrong region AWS says only that the thing is not there
+                return BackendRefused(f"{text} (region {self.region})" if self.region else text)
             case CallTrouble.CREDENTIALS:
                 check = "the machine's clock, its role and the role's trust policy, and its metadata service"
                 text = f"{text}; no valid credentials now: check {check}"

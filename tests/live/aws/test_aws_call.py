@@ -119,6 +119,12 @@ def test_a_missing_right_names_the_iam_action(aws: Aws, endpoint: AwsEndpoint) -
         aws.call("ec2", "RebootInstances", InstanceIds=[INSTANCE])
 
 
+def test_what_is_not_there_is_named_with_the_region(aws: Aws, endpoint: AwsEndpoint) -> None:
+    """In a wrong region AWS says of a good id or cluster that there is none, and does not name the region."""
+    with pytest.raises(BackendRefused, match=rf"InvalidInstanceID.*{INSTANCE}.*\(region {REGION}\)$"):
+        aws.call("ec2", "DescribeInstances", InstanceIds=[INSTANCE])
+
+
 def test_no_credentials_are_a_missing_right(aws: Aws, endpoint: AwsEndpoint, monkeypatch: pytest.MonkeyPatch) -> None:
     """A node without a role is told so; nothing was sent."""
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
