@@ -57,7 +57,7 @@ _YIELD_S = 10.0  # a controller whose sync is stuck gives up the lead within tha
 _JOIN_S = 15.0  # a message under way, by its own deadlines
 _STOP_S = 60.0  # a call to AWS and its reading back; the chart gives the pod longer
 _STORE = "controller.db"
-_TRIES = 3
+_REPORTED_S = 60.0
 FRESH_SYNCS, FRESH_S = 3.0, 60.0
 """A status older than this, in syncs and at least in seconds, comes from a controller that no longer runs."""
 
@@ -281,31 +281,34 @@ class ControllerService:
 
     def _begin_telling(self, store: Store, held: contextlib.ExitStack) -> None:
         """Send messages for as long as this controller leads, from a thread of its own."""
-        reported = self._work.told(store)
+        if not self._once:
+            telling = partial(self._tell_receivers, self._work.told(store))
+            _begin_thread(held, "notify", partial(self._keep, "the notifier", telling))
+
+    def _tell_receivers(self, reported: KeptText, stop: threading.Event) -> None:
         notifier = controller_notifier(
             self._config.notify,
             self._stats,
             name=socket.gethostname(),
-            kept=self._reported_before(reported),
+            kept=self._reported_before(reported, stop),
             keep=reported.keep,
             state_dir=self._config.controller.state_dir,
         )
-        self._stats.notifier = notifier
-        if notifier is None or self._once:
-            return
-        keep = partial(keep_notifying, notifier, log=self._log, speaks=self._stats.leads)
-        _begin_thread(held, "notify", partial(self._keep, "the notifier", keep))
+        if notifier is not None:
+            self._stats.notifier = notifier
+            keep_notifying(notifier, stop, self._log, speaks=self._stats.leads)
 
-    def _reported_before(self, reported: KeptText) -> str:
-        """The reports of the leader before this one, asked for a few times: without them what has ended since stays
-        open with its receivers for good."""
-        problem = ""
-        for _ in range(_TRIES):
+    def _reported_before(self, reported: KeptText, stop: threading.Event) -> str:
+        """The reports of the leader before this one, asked for until they are read, for a minute at most: without them
+        what has ended since stays open with its receivers for good."""
+        end_s = time.monotonic() + _REPORTED_S
+        while True:
             try:
                 return reported.kept()
             except StoreError as error:
                 problem = str(error)
-                self._stop.wait(min(_TICK_S, self._config.controller.interval_s))
+            if stop.wait(min(_TICK_S, self._config.controller.interval_s)) or time.monotonic() >= end_s:
+                break
         self._log.error("notification", message=f"{problem}; some messages may be sent twice, and some ends not at all")
         return ""
 

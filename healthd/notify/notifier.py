@@ -338,6 +338,7 @@ class Notifier:
             reports, pieces = (self._service, of_service) if channel.is_of_service else (self._reports, news)
             channel.add((*(reports.known(pieces) if channel.name in self._new else ()), *pieces))
         self._new.clear()
+        unsaved = self._saved()  # before they are sent: a process that ends then knows what it may have reported
         sender = self._about()
 
         def make(reports: _Reports, pieces: Sequence[Piece], lost: int, together: bool) -> Message:
@@ -355,6 +356,10 @@ class Notifier:
         self.accepted = (
             frozenset() if any(each.waiting.lost for each in self.channels) else frozenset(reported - undelivered)
         )
+        return tuple(filter(None, [unsaved, *failures, self._saved()]))
+
+    def _saved(self) -> str:
+        """Write the state, if it has changed. Why that failed, or ""."""
         state = NotifierState(
             receivers=tuple(each.name for each in self.channels),
             seen=self._reports.seen,
@@ -362,11 +367,7 @@ class Notifier:
             waiting={each.name: each.waiting for each in self.channels if each.undelivered},
             shown={each.name: each.shown for each in self.channels if each.shown},
         )
-        return tuple(filter(None, [*failures, self._saved(json_text(state))]))
-
-    def _saved(self, text: str) -> str:
-        """Write the state, if it has changed. Why that failed, or ""."""
-        if text == self._written:
+        if (text := json_text(state)) == self._written:
             return ""
         before, self._unsaved = self._unsaved, ""
         try:

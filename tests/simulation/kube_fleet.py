@@ -9,6 +9,7 @@ call the platform.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable
 from functools import partial
 from random import Random
@@ -438,14 +439,17 @@ class Controller:
         if begins:
             self._sync = self._new_sync()
             stats.took_lead()
-            stats.notifier = leader_notifier(self._fleet.pager, stats, self.notes())
+            stats.notifier = None
+        if stats.notifier is None:
+            with contextlib.suppress(StoreError):  # asked for again by the next turn
+                stats.notifier = leader_notifier(self._fleet.pager, stats, self.notes())
         try:
             stats.statuses = merged(self._sync(now))
             stats.ended(SYNC_RESULTS[0], 0.0, "")
         except (BackendError, StoreError) as error:
             stats.ended(SYNC_RESULTS[1], 0.0, str(error))
-        assert stats.notifier is not None
-        stats.notifier.tick(now)
+        if stats.notifier is not None:
+            stats.notifier.tick(now)
 
 
 class KubeSimulation:

@@ -6,7 +6,6 @@ a topic that no notifier is wrong about any more is over, and one that an operat
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 from random import Random
 from typing import Any
@@ -14,7 +13,6 @@ from typing import Any
 from healthd.api.controller_stats import ControllerStats
 from healthd.config.schema.notify import NotifySection
 from healthd.controller import notifications
-from healthd.core.errors import StoreError
 from healthd.notify.delivery import Deliver, NotDeliveredError, Receiver
 from healthd.notify.message import Message, Sender
 from healthd.notify.news import PAGED, NewsKind
@@ -86,10 +84,8 @@ def agent_notifier(pager: Pager, node: str, monitor: Monitor, engine: Engine, st
 
 
 def leader_notifier(pager: Pager, stats: ControllerStats, told: LeaseNotes) -> Notifier:
-    """As ``healthd.controller.run`` begins to send where a lead begins."""
-    before = ""
-    with contextlib.suppress(StoreError):  # some messages may be sent twice
-        before = told.kept()
+    """As ``healthd.controller.run`` begins to send where a lead begins. Raises StoreError while it cannot read what the
+    leader before it has reported."""
     return notifications.leader_notifier(
-        pager.receiver(LEADER), NotifySection(per_hour=_PER_HOUR), stats, name=LEADER, kept=before, keep=told.keep
+        pager.receiver(LEADER), NotifySection(per_hour=_PER_HOUR), stats, name=LEADER, kept=told.kept(), keep=told.keep
     )

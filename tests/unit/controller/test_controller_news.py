@@ -82,7 +82,10 @@ def test_what_the_leader_before_has_reported_is_asked_for_again(tmp_path: Path) 
     known: list[str] = []
 
     def look() -> None:
-        assert work.stats.notifier is not None
+        end_s = time.monotonic() + limit_s(30)
+        while work.stats.notifier is None:
+            assert time.monotonic() < end_s
+            time.sleep(0.01)
         known.extend(work.stats.notifier._reports.seen)
 
     work = Slow(tmp_path, Syncs, look)

@@ -25,6 +25,10 @@ def topic(key: str) -> Topic:
     return Topic(key=key, message=f"{key} is bad", lasts_s=0)
 
 
+class KilledError(BaseException):
+    """The process ends here."""
+
+
 class Desk:
     """A notifier with two receivers, each a list, and what can go wrong with them."""
 
@@ -36,7 +40,7 @@ class Desk:
         self.refused: dict[str, str] = {}
         self.hangs: dict[str, str] = {}
         self.wrong: Sequence[Topic] = ()
-        self.kept, self.full = kept, False
+        self.kept, self.full, self.killed = kept, False, False
         self.seconds = 0.0
         self.notifier = Notifier(
             {name: Receiver(deliver=self._receiver(name)) for name in self.got},
@@ -68,6 +72,8 @@ class Desk:
             if self.hangs.get(name) in news:
                 raise NotDeliveredError("no whole answer within 10 s")
             self.got[name].append(message)
+            if self.killed:
+                raise KilledError
 
         return deliver
 
@@ -315,6 +321,19 @@ def test_a_state_that_names_no_receivers_adds_none() -> None:
     assert again.kept != desk.kept
     again.after(10, "a")
     assert again.told() == again.told("webhook") == []
+
+
+def test_a_process_that_is_killed_while_it_sends_has_its_end_reported_by_the_next() -> None:
+    """The receiver took the problem, and the process died before it could write that down; then the problem ended."""
+    desk = Desk()
+    desk.killed = True
+    with pytest.raises(KilledError):
+        desk.after(1, "a")
+    assert desk.told() == [["wrong a"]]
+    again = Desk(kept=desk.kept)
+    again.after(10)
+    again.after(100)
+    assert again.told()[-1] == ["over a"]
 
 
 def test_a_daemon_that_stops_asks_no_further_receiver_and_loses_nothing() -> None:
