@@ -22,7 +22,7 @@ from healthd.core.errors import (
     SourceTimeout,
 )
 from healthd.core.node import CommandResult
-from healthd.remediation.provisioners.aws_calls import find_call
+from healthd.remediation.provisioners.aws_calls import IamScope, find_call
 from healthd.remediation.provisioners.aws_errors import CallTrouble
 from healthd.remediation.request_stats import RequestStats
 from healthd.sources.command import TRUNCATED, import_path, run_command
@@ -143,7 +143,8 @@ class Aws:
             return BackendDenied(f"{text}; this machine has no AWS credentials: give it a role, see packaging/iam")
         match trouble:
             case CallTrouble.DENIED:
-                return BackendDenied(f"{text}; the role needs the IAM action {action}, see packaging/iam")
+                scope = "" if call is None or call.scope is IamScope.ANY else f", for {call.scope.value}"
+                return BackendDenied(f"{text}; the role needs the IAM action {action}, see packaging/iam{scope}")
             case CallTrouble.REFUSED:  # of a wrong region AWS says only that the thing is not there
                 return BackendRefused(f"{text} (region {self.region})" if self.region else text)
             case CallTrouble.CREDENTIALS:
