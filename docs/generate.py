@@ -211,9 +211,9 @@ CONTROLLER_METRICS = """## healthd controller
 `GET /metrics` on `[controller] http` (default `127.0.0.1:9810`), and `/healthz`. Beside these it has, under the same
 names as a daemon: `healthd_start_time_seconds`, `healthd_store_failing`, `healthd_notifications_total`,
 `healthd_notifications_undelivered`, `healthd_metrics_dropped_series`, and its part of the budget: on Slurm how
-many nodes are out (the limit is in the nodes' own configuration), on Kubernetes all of it. No label names a
-node: `healthd controller --status` lists the nodes. All but `healthd_controller_info` start again with
-the process.
+many nodes are out (the limit is in the nodes' own configuration), on Kubernetes all of it, without the limit in mode
+observe. No label names a node: `healthd controller --status` lists the nodes. All but `healthd_controller_info` start
+again with the process.
 
 `state` is `waits` (requested, not begun), `repair` (its platform got the request), `done`, `refused`, `silent` (it did
 not come back from its reboot), `left_alone` or `other` (a drain, or an inconsistent record). `to` is `slurm`,

@@ -112,7 +112,9 @@ class KubernetesWork:
         self._repairs = channel_of(config.provisioner) not in (RepairChannel.COMMAND, RepairChannel.OWN_NODE)
         self.about = self._checked()
         kind, mode = config.provisioner.kind, config.remediation.mode
-        self.stats = ControllerStats(orchestrator="kubernetes", provisioner=kind, mode=mode, limits=True)
+        # In observe mode no node is held to a limit, and a cluster with many cordons has not spent one.
+        limits = mode is not Mode.OBSERVE
+        self.stats = ControllerStats(orchestrator="kubernetes", provisioner=kind, mode=mode, limits=limits)
         self._api = opened(config, environ, timeout_s=max(section.timeout_s, _LIST_S), calls=self.stats.calls)
         # A connection of its own, so that no long answer delays the renewal.
         self._lead = Leadership(

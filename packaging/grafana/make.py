@@ -342,7 +342,7 @@ FLEET: Rows = {
             ("{{scope}} out", "max by (scope) (healthd_budget_out_nodes)"),
             ("{{scope}} limit", "max by (scope) (healthd_budget_limit_nodes)"),
             ("{{scope}} nodes", "max by (scope) (healthd_budget_nodes)"),
-            note="As the cluster itself was read last by any node. None in mode observe.",
+            note="As the cluster itself was read last by any node, or by the controller. No limit in mode observe.",
         ),
         panel("Decisions", ("{{action}}", "sum by (action) (healthd:partition:decisions:increase5m)")),
         panel(

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from healthd.api.controller_metrics import ControllerPage
 from healthd.api.controller_stats import ControllerStats
+from healthd.config.schema.config import Config, RemediationSection
 from healthd.config.schema.notify import NotifySection
+from healthd.controller.kubernetes import KubernetesWork
 from healthd.controller.notifications import FAILING_LASTS_S, controller_notifier, wrong_with_controller
 from healthd.core.model import Mode, Refusal, Remedy
 from healthd.notify.delivery import NotDeliveredError, Receiver
@@ -19,6 +21,7 @@ from healthd.notify.news import AGAIN_S, LASTS_S
 from healthd.notify.notifier import Channel, Notifier
 from healthd.remediation.controller.node_status import NodeStatus, RepairState
 from healthd.remediation.decide.fleet import Scope
+from healthd.remediation.orchestrators.kubernetes.api import KubeApi
 
 NOW = datetime(2026, 11, 28, tzinfo=UTC)
 PAGED = NodeStatus(node="n1", message="refused: it is not drained", page=True, state=RepairState.REFUSED)
@@ -125,6 +128,17 @@ def test_the_budget_is_told_as_far_as_it_is_known() -> None:
     assert ("healthd_budget_limit_nodes", "cluster") not in found
     made.limits = True
     assert samples(made)["healthd_budget_limit_nodes", "cluster"] == 2
+
+
+@pytest.mark.parametrize("mode", [Mode.OBSERVE, Mode.QUARANTINE])
+def test_in_observe_mode_a_budget_cannot_be_spent(mode: Mode) -> None:
+    """A cluster in which others cordon many nodes would page for a limit by which healthd takes none out."""
+    config = Config(remediation=RemediationSection(mode=mode))
+    made = KubernetesWork(config, {}, opened=lambda *_, **__: cast("KubeApi", None)).stats
+    made.scopes = (Scope(name="cluster", out=frozenset({"n1", "n2"}), total=8, limit=2),)
+    found = samples(made)
+    assert found["healthd_budget_out_nodes", "cluster"] == 2
+    assert (("healthd_budget_limit_nodes", "cluster") in found) is (mode is not Mode.OBSERVE)
 
 
 def test_a_store_that_fails_is_seen() -> None:
