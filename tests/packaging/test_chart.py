@@ -908,6 +908,7 @@ def test_evictions_by_taint_need_no_second_switch() -> None:
         ({"agent": {"mounts": {"root": {"path": "/"}}}}, "at '/agent/mounts/root/path'"),
         ({"agent": {"maxUnavailable": "0%"}}, "at '/agent/maxUnavailable'"),
         ({"image": {"digest": "sha256:abc"}}, "at '/image/digest'"),
+        ({"metrics": {"interval": "5m"}}, "at '/metrics/interval'"),
         ({"controller": {"roleArn": "healthd"}}, "at '/controller/roleArn'"),
         ({"controller": {"enabled": True, "stateClaim": "a", "replicas": 2}}, "needs controller.replicas: 1"),
         ({"config": {"remediation": {"settle": 3}}}, "additional properties 'settle' not allowed"),
