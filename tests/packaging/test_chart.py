@@ -486,6 +486,31 @@ def test_the_leases_are_those_of_the_code() -> None:
         assert (budget.limit, budget.total, budget.counted) == (limit, nodes, None)
 
 
+PERCENTAGE: Mapping[str, Any] = {"budget": {"scope": {"p5": {"max_out": "10%"}, "gone": None}}}
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"config": PERCENTAGE, "controller": {"enabled": True}},
+        {"config": on_some_nodes(PERCENTAGE), "controller": {"enabled": True}},
+        {"controller": {"enabled": True, "config": PERCENTAGE}},
+        {"config": PERCENTAGE, "budget": {"scopes": {"p5": {"limit": 2, "nodes": 64}}}},
+    ],
+)
+def test_a_scope_of_the_configuration_has_its_lease(values: Mapping[str, Any]) -> None:
+    """With the rights to it, the admission policy, and its return at the uninstallation: as a scope of `budget.scopes`,
+    which takes no percentage. Without, the controller's every sync would end at that Lease."""
+    rendered, lease = render(values), kube_budget.lease_name("p5")
+    assert rendered.one("Lease", lease)
+    assert {each["metadata"]["name"] for each in rendered.all("Lease")} & {kube_budget.lease_name("gone")} == set()
+    accounts = ["healthd-agent", "healthd-uninstall", *(["healthd-controller"] if values.get("controller") else [])]
+    for account in accounts:
+        assert any(lease in names.split() for _, _, names, _ in rights(rendered, account)), account
+    policy = rendered.one("ValidatingAdmissionPolicy", "healthd-budget")["spec"]["matchConstraints"]
+    assert lease in policy["resourceRules"][0]["resourceNames"]
+
+
 @pytest.mark.parametrize("label", [None, "example.com/hands-off", ""])
 def test_the_plugin_is_told_which_label_opts_a_node_out(label: str | None) -> None:
     """On the budget's Lease, which every operator may read: what the agents' configuration says."""
@@ -956,6 +981,10 @@ def test_evictions_by_taint_need_no_second_switch() -> None:
         ({"config": {"provisioner": {"kind": "eks", "act_from": "controller"}}}, "no controller acts"),
         ({"mode": "quarantine"}, "set budget.limit and budget.nodes, or controller.enabled"),
         ({"config": {"remediation": {"mode": "approve"}}}, "mode: approve without a budget: set budget.limit"),
+        (
+            {"mode": "quarantine", "config": PERCENTAGE, "budget": {"limit": 1, "nodes": 9}},
+            "budget.scope.p5 without its numbers: set budget.scopes.p5",
+        ),
         (
             {"config": {"match": {"a": {"host": ["p5-*"], "remediation": {"mode": "quarantine"}}}}},
             "mode: quarantine without a budget: set budget.limit",

@@ -171,10 +171,15 @@ Not "" where [orchestrator.kubernetes] has this value on some nodes at least. Ar
 {{- end -}}
 {{- end }}
 
-{{/* The Leases of the budget, one line each. */}}
+{{/* The Leases of the budget, one line each: the scopes of `budget.scopes`, and those of any part of the configuration. */}}
 {{- define "healthd.budgetLeases" -}}
+{{- $scopes := deepCopy (.Values.budget.scopes | default dict) -}}
+{{- $controllers := include "healthd.overlay" (list (include "healthd.config" . | fromJson) .Values.controller.config) | fromJson -}}
+{{- range $row := append (include "healthd.configs" . | fromJsonArray) $controllers -}}
+{{- range $name, $scope := ($row.budget | default dict).scope }}{{ if $scope }}{{ $_ := set $scopes $name $scope }}{{ end }}{{ end -}}
+{{- end -}}
 healthd-budget
-{{- range $name, $_ := .Values.budget.scopes }}
+{{- range $name, $_ := $scopes }}
 healthd-budget-{{ $name }}
 {{- end }}
 {{- end }}
@@ -262,6 +267,12 @@ is why none can.
 {{- end }}
 {{- if and (eq (toString ($row.provisioner | default dict).kind) "karpenter") (not $.Values.controller.karpenter) }}
 {{- fail "provisioner.kind: karpenter without controller.karpenter: the controller may not read or delete NodeClaims" }}
+{{- end }}
+{{- end }}
+{{- range without (include "healthd.budgetLeases" . | splitList "\n") "healthd-budget" }}
+{{- $scope := trimPrefix "healthd-budget-" . }}
+{{- if not (or (hasKey ($.Values.budget.scopes | default dict) $scope) $.Values.controller.enabled (include "healthd.observes" $)) }}
+{{- fail (printf "budget.scope.%s without its numbers: set budget.scopes.%s, with limit and nodes, or controller.enabled, which counts nodes itself" $scope $scope) }}
 {{- end }}
 {{- end }}
 {{- $nodes := include "healthd.nodes" . | fromJson }}
