@@ -151,6 +151,26 @@ def test_no_command_for_root_reads_where_every_user_writes() -> None:
     assert [str(each) for each in shell if re.search(r"/tmp/|/dev/shm", each.text)] == []
 
 
+def test_a_command_about_healthds_own_objects_names_their_namespace() -> None:
+    """``kubectl`` looks into the namespace of the operator's kubeconfig, where there are none."""
+    texts = [
+        *PAGES,
+        *(ROOT / "packaging").rglob("*.md"),
+        *(ROOT / "remediation").rglob("*.*"),
+        *ROOT.glob("healthd/**/*.py"),
+    ]
+    found = [
+        (path.name, words)
+        for path in texts
+        if path.suffix in (".md", ".py", ".csv")
+        for words in re.findall(
+            r"kubectl [^`\n]*\b(?:exec|scale|rollout|lease|deploy/|job/)[^`\n]*", path.read_text("utf-8")
+        )
+    ]
+    assert len(found) > 20
+    assert [each for each in found if not re.search(r" -(n|-namespace|A)\b", each[1])] == []
+
+
 def test_every_page_can_be_reached_from_the_readme() -> None:
     """No page is lost: following links from the README comes by all of them."""
     seen, waiting = set[Path](), [ROOT / "README.md"]

@@ -85,7 +85,7 @@ class Oddity(Struct, frozen=True, kw_only=True):
                 lease, key = lease_name(self.scope), f"{CLAIM}{self.node}"
                 return (
                     f"the annotation {key} of the Lease {lease} was not written by that node's healthd, and healthd"
-                    f" ignores it. Find its writer; to remove it: `kubectl annotate lease {lease} {key}-`"
+                    f" ignores it. Find its writer; to remove it: `kubectl -n healthd annotate lease {lease} {key}-`"
                 )
             case _ if self.about == AHEAD:
                 return (
