@@ -105,8 +105,9 @@ class ControllerSection(Struct, frozen=True, kw_only=True):
     """As ``daemon.http_names``: the name of a Service, or an alias, that a scraper uses."""
 
     node_url: NodeUrl = ""
-    """Where the page of the fleet links to from a node, such as ``https://grafana.example/d/healthd-node?var-node={node}``:
-    ``{node}`` stands for the node's name. Empty: no link."""
+    """Where the page of the fleet links to from a node, such as
+    ``https://grafana.example/d/healthd-node?var-instance={node}``: ``{node}`` stands for the node's name. Empty: no
+    link."""
 
     sync_timeout_s: SyncTimeout = 600.0
     """The timeout, in seconds, of one sync, or of one attempt to take the lead. After it the controller is stuck: it

@@ -106,3 +106,14 @@ def test_every_label_value_that_is_asked_for_exists(name: str) -> None:
     assert asked
     for label, value in asked:
         assert set(value.split("|")) <= words.get(label, {value}), (label, value)
+
+
+def test_a_link_to_a_dashboard_that_the_docs_show_leads_to_its_node() -> None:
+    """The uid is that of a shipped dashboard, and what it selects is a variable that the dashboard has."""
+    pages = [*ROOT.glob("docs/how-to/*.md"), *ROOT.glob("docs/reference/config/*.md")]
+    shown = {
+        each for page in pages for each in re.findall(r"/d/([\w-]+)\?var-(\w+)=", page.read_text(encoding="utf-8"))
+    }
+    made = [json.loads(path.read_text(encoding="utf-8")) for path in MAKER.parent.glob("*.json")]
+    assert shown
+    assert shown <= {(each["uid"], one["name"]) for each in made for one in each["templating"]["list"]}
