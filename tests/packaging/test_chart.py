@@ -1005,6 +1005,16 @@ def test_evictions_by_taint_need_no_second_switch() -> None:
             {"config": {"match": {"a": {"host": ["p5-*"], "provisioner": {"kind": "karpenter"}}}}},
             "may not read or delete NodeClaims",
         ),
+        (
+            {"config": {"provisioner": {"kind": "karpenter"}}, "controller": {"enabled": True, "karpenter": True}},
+            "karpenter without provisioner.act_from: controller",
+        ),
+        ({"config": {"provisioner": {"kind": "pcs"}}}, "provisioner.kind: pcs needs Slurm"),
+        ({"config": on_some_nodes({"provisioner": {"kind": "parallelcluster"}})}, "parallelcluster needs Slurm"),
+        (
+            {"mode": "repair", "config": {"provisioner": {"kind": "hyperpod"}}, "controller": {"enabled": True}},
+            "set provisioner.hyperpod.how: label, or",
+        ),
     ],
     ids=lambda each: each if isinstance(each, str) else "",
 )

@@ -268,6 +268,17 @@ is why none can.
 {{- if and (eq (toString ($row.provisioner | default dict).kind) "karpenter") (not $.Values.controller.karpenter) }}
 {{- fail "provisioner.kind: karpenter without controller.karpenter: the controller may not read or delete NodeClaims" }}
 {{- end }}
+{{- $kind := toString ($row.provisioner | default dict).kind }}
+{{- $asks := eq (toString ($row.provisioner | default dict).act_from) "controller" }}
+{{- if has $kind (list "parallelcluster" "pcs") }}
+{{- fail (printf "provisioner.kind: %s needs Slurm, and this is Kubernetes: each agent would end at its start; name the kind of these nodes, as docs/how-to/kubernetes.md lists them" $kind) }}
+{{- end }}
+{{- if and (eq $kind "karpenter") (not $asks) }}
+{{- fail "provisioner.kind: karpenter without provisioner.act_from: controller: a node may not delete NodeClaims, and each agent would end at its start" }}
+{{- end }}
+{{- if and (eq $kind "hyperpod") (has $mode (list "approve" "repair")) (not $asks) (ne (toString (($row.provisioner | default dict).hyperpod | default dict).how) "label") }}
+{{- fail (printf "mode: %s with provisioner.kind: hyperpod: an agent on Kubernetes repairs nothing by itself; set provisioner.hyperpod.how: label, or provisioner.act_from: controller" $mode) }}
+{{- end }}
 {{- end }}
 {{- range without (include "healthd.budgetLeases" . | splitList "\n") "healthd-budget" }}
 {{- $scope := trimPrefix "healthd-budget-" . }}
