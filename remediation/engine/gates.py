@@ -284,10 +284,12 @@ def _out_since(remediation: Remediation) -> datetime:
 
 
 def _made_again(remediation: Remediation, now: datetime, message: str) -> StepResult:
-    """Our drain is gone, and no operator undid it."""
-    return StepResult(
-        remediation=replace(remediation, index=0, phase=Phase.PLANNED, hold=None, since=now, end=None), message=message
-    )
+    """Our drain is gone, and no operator undid it. One that was given up needs an operator as before."""
+    asks = remediation.asks
+    if remediation.end is End.FAILED:
+        asks = Refused(kind=Refusal.EXHAUSTED, reason=remediation.note)
+    planned = replace(remediation, index=0, phase=Phase.PLANNED, hold=None, since=now, end=None, asks=asks)
+    return StepResult(remediation=planned, message=message)
 
 
 def seen(remediation: Remediation, view: NodeView) -> Remediation:

@@ -337,6 +337,7 @@ class Steps:
             return result
         remediation = seen(remediation, view)
         if not view.idle:
+            self._slot_gate.keep(remediation, now)
             message = f"drained; waiting for {', '.join(view.work or view.jobs) or 'completing work'} to end"
             return StepResult(remediation=remediation, message=message, refusal=Refusal.NOT_IDLE)
         return StepResult(
@@ -606,6 +607,7 @@ def _released(view: NodeView) -> str:
 
 
 _REPAIR_LOOKS_EVERY_S = 30.0
+_SLOT_LOOKS_EVERY = timedelta(minutes=5)
 _TESTED_AGAIN_S = 900.0
 _PAGES = frozenset({Refusal.BUDGET, Refusal.CORRELATED, Refusal.HELD_BACK, Refusal.UNREADABLE})
 
@@ -622,6 +624,7 @@ class SlotGate:
         self._restarts_jobs = dependencies.jobs is not None
         self._objected: Refused | None = None
         self._asked_for = ""
+        self._kept: datetime | None = None
 
     def take(self, remediation: Remediation, now: datetime, *, hurry: bool) -> StepResult:
         """Take a slot of the fleet's budget and see, after the settle time, that it is still ours.
@@ -687,6 +690,16 @@ class SlotGate:
         if remediation.settling or remediation.since == now or isinstance(self._slots.take(), HoldsSlots):
             return None
         return StepResult(remediation=_at_slot(remediation, now), message="its slot has to settle before the drain")
+
+    def keep(self, remediation: Remediation, now: datetime) -> None:
+        """Take the slot of a node that waits for its jobs again where it is gone: on Kubernetes no pod is evicted
+        from a Node without a claim. It is looked for every five minutes."""
+        self._kept = self._kept or now
+        if abs(now - self._kept) < _SLOT_LOOKS_EVERY:
+            return
+        self._kept = now
+        if self._gates.has_lost_slot(remediation):
+            self._slots.take(committed=True)
 
     def no_repair(self, remediation: Remediation, now: datetime) -> StepResult | None:
         """Why a drained node is not repaired now: its slot is gone and no other is free, or many have what it has."""

@@ -325,6 +325,19 @@ def test_the_fleet_is_not_read_in_quiet_while_a_case_is_open(tmp_path: Path) -> 
     assert asked(world, begun) == Counter()
 
 
+def test_a_slot_that_is_gone_while_a_job_runs_on_is_taken_again(tmp_path: Path) -> None:
+    """Kubernetes evicts no pod from a Node without a claim, so the job would run on for days."""
+    world = World(tmp_path, mode=Mode.REPAIR)
+    world.at(3, world.start_job).at(10, lambda: world.log_line(XID_79)).run(20)
+    assert world.message[-1].startswith("drained; waiting for")
+    world.cluster.slots.clear()
+    begun = len(world.wire.passed)
+    world.run(120)
+    assert list(world.cluster.slots.values()) == [NODE]
+    assert world.message[-1].startswith("drained; waiting for")
+    assert asked(world, begun)["slots"] <= 4
+
+
 def test_a_place_that_is_gone_is_taken_anew_before_the_repair(tmp_path: Path) -> None:
     """An administrator deleted the reservation of a drained node: another is asked for, and without one it waits."""
     world = repair_story(tmp_path, fleet=40, max_out=1)

@@ -527,6 +527,23 @@ def test_a_repaired_node_that_is_not_healthy_after_its_drain_got_lost_is_tried_a
     assert world.hold_text.startswith("healthd: ")
 
 
+def test_the_page_for_a_repair_that_was_given_up_outlasts_its_drain(tmp_path: Path) -> None:
+    """The node is drained again and verified again, and all that time an operator is needed."""
+    world = repair_story(tmp_path)
+    world.reboot_heals = False
+    world.levels = {replace(XID_79, code="gpu.count", clears_by=None)}
+    assert world.run_to_end().ending().ends == ("failed",)
+    drains = world.ending().drains
+    world.cluster.nodes[NODE].flags.clear()
+    world.cluster.nodes[NODE].hold = None
+    world.cluster.restart()
+    for _ in range(200):
+        world.step()
+        assert world.engine.decision.action is Action.PAGE, world.message[-1]
+        assert "given up after" in world.engine.decision.reason
+    assert (world.ending().drains, world.provisioner.requests) == (drains + 1, 2)
+
+
 @pytest.mark.parametrize(("command", "ends"), [(IN, "released"), (replace(IN, forced=True), "abandoned")])
 def test_an_order_to_let_a_repaired_node_in_holds_though_its_drain_got_lost(
     tmp_path: Path, command: Command, ends: str

@@ -59,7 +59,7 @@ from healthd.state.monitor import Monitor
 from healthd.state.store import IN_MEMORY, Store
 from tests.simulation.daemon import CHECKS, LEVEL, LOG, BootAlone
 from tests.simulation.kube_messages import Pager, agent_notifier, leader_notifier
-from tests.simulation.kube_platform import Instance, Kind, provider_id
+from tests.simulation.kube_platform import OWN_NODE, Instance, Kind, provider_id
 from tests.simulation.kube_room import MachineRoom
 from tests.simulation.kube_server import NAMESPACE, Client, Server
 from tests.simulation.timeline import Timeline, WallClock, shown
@@ -362,7 +362,8 @@ class Controller:
             clock=fleet.wall.now,
             monotonic_s=fleet.timeline,
         )
-        requests = None if fleet.room is None else self._requests(counted)
+        by_node = fleet.room is None or fleet.room.platform.kind in OWN_NODE
+        requests = None if by_node else self._requests(counted)
         return KubernetesSync(counted, drain, requests, mode=fleet.mode, watch=watch)
 
     def _requests(self, counted: KubeFleet) -> RequestController:
@@ -487,7 +488,7 @@ class KubeSimulation:
         self.room = None if platform is None else MachineRoom(platform, self, seed)
         if self.room is not None:
             self.scopes, self.gang = self.room.scopes, self.room.gang
-            self.mode, self.config, self.codes = Mode.REPAIR, self.room.config(), (*CODES, WORN_OUT)
+            self.mode, self.config, self.codes = Mode.REPAIR, self.room.config(), self.room.codes or (*CODES, WORN_OUT)
             takes = controller_timeouts(self.config)
             self.takes_s = {Remedy.REBOOT_NODE: takes.reboot_timeout_s, Remedy.REPLACE_NODE: takes.replace_timeout_s}
         self.evicts = evicts or self.gang
@@ -539,7 +540,8 @@ class KubeSimulation:
 
     def _register(self, name: str, provider: str, boot: int = 1) -> None:
         status = {"conditions": [{"type": "Ready", "status": "True"}], "nodeInfo": {"bootID": f"{name}-{boot}"}}
-        body = {"metadata": {"name": name}, "spec": {"providerID": provider}, "status": status}
+        labels = {} if self.room is None else self.room.platform.labels
+        body = {"metadata": {"name": name, "labels": labels}, "spec": {"providerID": provider}, "status": status}
         self.server.put(ResourceKind.NODE, body, by="kubelet")
 
     def relabel(self, name: str, group: str = "") -> None:
@@ -784,6 +786,8 @@ class KubeSimulation:
             self._evicted(who, before)
         if kind is ResourceKind.NODE and before is not None and after is not None:
             self._node_written(who, before, after)
+            if self.room is not None:
+                self.room.platform.node_written(before, after)
         if kind is ResourceKind.LEASE and before is not None and after is not None:
             self._lease_written(who, before, after)
         is_ended = before is not None and "deletionTimestamp" not in before["metadata"]

@@ -1,11 +1,13 @@
-"""The platform behind a simulated Kubernetes fleet: AWS as its child process answers it, and Karpenter's NodeClaims.
+"""The platform behind a simulated Kubernetes fleet: AWS as its child process answers it, Karpenter's NodeClaims, and
+what HyperPod's label and the condition of EKS node auto-repair bring about.
 
 Production's provisioners call it. A call may be throttled, may be applied although it has no answer, and a leader may
 die before or behind it. A successor comes late, after days without capacity, under the name of the machine before it
 or under another; and instances end that no request named.
 
 Answers: botocore's service models (sagemaker, autoscaling, ec2, 2026); the successor's name on HyperPod:
-``hyperpod-<instance>``; in a group: that of its address, which may be the same again.
+``hyperpod-<instance>``; in a group: that of its address, which may be the same again. Label and condition: see
+``platform_signals``.
 """
 
 from __future__ import annotations
@@ -23,18 +25,34 @@ from healthd.core.errors import SourceTimeout
 from healthd.core.model import Remedy
 from healthd.core.node import CommandResult
 from healthd.remediation.orchestrators.kubernetes.api import ResourceKind
+from healthd.remediation.orchestrators.kubernetes.objects.node import Condition, node_of
+from healthd.remediation.orchestrators.kubernetes.objects.platform_signals import (
+    EKS_CONDITION,
+    EKS_REPLACES,
+    EKS_WAITS,
+    HYPERPOD_LABEL,
+    SCHEDULABLE,
+)
+from healthd.remediation.orchestrators.kubernetes.orchestrator import KubernetesOrchestrator
+from healthd.remediation.orchestrators.kubernetes.platform_requests import KubePlatformRequests
+from healthd.remediation.ports import Provisioner
 from healthd.remediation.provisioners.aws_errors import trouble_of
 from healthd.remediation.provisioners.delegated import DelegatedProvisioner
-from healthd.remediation.provisioners.from_config import RecordPort, found_by_controller, open_for
+from healthd.remediation.provisioners.from_config import found_by_controller, open_for
 from healthd.remediation.provisioners.kube_nodes import KarpenterProvisioner
+from healthd.remediation.provisioners.own_node import OwnNodeProvisioner
 from healthd.remediation.provisioners.target_node import TargetNode
 from tests.simulation.kube_server import Server
 from tests.simulation.timeline import Timeline, WallClock
 from tests.support.engine_wire import Killed
 
-Kind = Literal["hyperpod", "autoscaling", "ec2", "karpenter"]
-KINDS: tuple[Kind, ...] = ("hyperpod", "autoscaling", "ec2", "karpenter")
+Kind = Literal["hyperpod", "autoscaling", "ec2", "karpenter", "label", "eks"]
+KINDS: tuple[Kind, ...] = ("hyperpod", "autoscaling", "ec2", "karpenter", "label", "eks")
+OWN_NODE: Mapping[Kind, Literal["hyperpod", "eks"]] = {"label": "hyperpod", "eks": "eks"}
+"""By kind that a node asks by its own Node: the kind of its provisioner."""
 HOUR = 3600.0
+EKS_LATEST_S = 1800.0
+"""How long after a condition node auto-repair may act: 10 to 30 minutes."""
 _ACTS = {
     "BatchRebootClusterNodes": Remedy.REBOOT_NODE,
     "BatchReplaceClusterNodes": Remedy.REPLACE_NODE,
@@ -42,6 +60,10 @@ _ACTS = {
     "StopInstances": Remedy.REPLACE_NODE,
     "SetInstanceHealth": Remedy.REPLACE_NODE,
     "TerminateInstanceInAutoScalingGroup": Remedy.REPLACE_NODE,
+}
+_BY_LABEL = {
+    "UnschedulablePendingReboot": Remedy.REBOOT_NODE,
+    "UnschedulablePendingReplacement": Remedy.REPLACE_NODE,
 }
 _LIVE = frozenset({"pending", "running", "stopping", "stopped"})
 _GROUP = "gpus"
@@ -98,13 +120,13 @@ class CloudPlatform:
     ) -> None:
         self.kind, self._room, self._server, self._timeline, self._wall = kind, room, server, timeline, wall
         self._random, self.calm, self.instances = random, True, dict[str, Instance]()
-        self.tried = set[str]()
+        self.tried, self._unheard = set[str](), dict[str, Remedy]()
         self.acts = {Remedy.REBOOT_NODE: 0, Remedy.REPLACE_NODE: 0}
         self.outage_until_s, self.others, self._awaited = 0.0, 0, dict[str, str]()
         self.section = ProvisionerSection(
-            kind=kind,
+            kind="hyperpod" if kind == "label" else kind,
             act_from="controller",
-            hyperpod=HyperpodSection(how="api", cluster="c1"),
+            hyperpod=HyperpodSection(how="label" if kind == "label" else "api", cluster="c1"),
             autoscaling=AutoscalingSection(replace=random.choice(("terminate", "unhealthy"))),
             ec2=Ec2Section(stop_and_start="always"),
         )
@@ -117,10 +139,15 @@ class CloudPlatform:
 
     # -- what the fleet has of it -------------------------------------------------------------------------------------
 
+    @property
+    def labels(self) -> dict[str, str]:
+        """Of a Node that registers."""
+        return {HYPERPOD_LABEL: SCHEDULABLE} if self.kind == "label" else {}
+
     def launch(self, name: str = "") -> Instance:
         """A machine that is there from the beginning, or a successor; "": a name of its own."""
         number = f"i-{self._random.getrandbits(64):017x}"
-        own = f"hyperpod-{number}" if self.kind == "hyperpod" else f"ip-10-0-0-{len(self.instances)}"
+        own = f"hyperpod-{number}" if self.kind in ("hyperpod", "label") else f"ip-10-0-0-{len(self.instances)}"
         made = Instance(id=number, node=name or own, launched=self._wall.now())
         self.instances[number] = made
         if self.kind == "karpenter":
@@ -129,9 +156,18 @@ class CloudPlatform:
             self._server.put(ResourceKind.NODE_CLAIM, {"metadata": meta, "status": status}, by="karpenter")
         return made
 
-    def of_node(self, name: str, instance: str, records: RecordPort) -> DelegatedProvisioner:
-        """The provisioner of a node's own agent: it asks the controller."""
+    def of_node(self, name: str, instance: str, records: KubernetesOrchestrator) -> Provisioner:
+        """The provisioner of a node's own agent: it asks the controller, or the platform by its own Node."""
         subject = TargetNode(node=name, here=False, instance_id=instance)
+        if (own := OWN_NODE.get(self.kind)) is not None:
+            return OwnNodeProvisioner(
+                kind=own,
+                subject=subject,
+                asking=KubePlatformRequests(records, own, clock=self._wall.now),
+                read=records.read_record,
+                hint="an operator",
+                clock=self._wall.now,
+            )
         inner = (
             KarpenterProvisioner(subject=subject, machine=str, claims=None)
             if self.kind == "karpenter"
@@ -169,6 +205,57 @@ class CloudPlatform:
         instance = self.instances[claim["metadata"]["name"].removeprefix("gpus-")]
         self._ends(instance, by_healthd=True)
 
+    def node_written(self, before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
+        """A Node has another label or condition, which the platform reads."""
+        was, now = node_of(before), node_of(after)
+        if self.kind == "label" and now.labels.get(HYPERPOD_LABEL) != was.labels.get(HYPERPOD_LABEL):
+            remedy = _BY_LABEL.get(now.labels.get(HYPERPOD_LABEL, ""))
+            if remedy is not None:
+                self._acts_by_node(self._behind(now.name), remedy, self._random.uniform(20.0, 300.0))
+        shown, shown_before = now.condition(EKS_CONDITION), was.condition(EKS_CONDITION)
+        if self.kind == "eks" and shown is not None and shown.status == "False" and shown != shown_before:
+            wait_s = self._random.uniform(EKS_WAITS.total_seconds(), EKS_LATEST_S)
+            self._timeline.after(wait_s, lambda: self._condition_lasted(self._behind(now.name), shown))
+
+    def _condition_lasted(self, instance: Instance | None, shown: Condition) -> None:
+        if instance is None or not self._room.has_node(instance.node) or shown not in self._shown(instance.node):
+            return
+        number = int(shown.reason.removeprefix("NvidiaXID").removesuffix("Error"))
+        self._acts_by_node(instance, Remedy.REPLACE_NODE if number in EKS_REPLACES else Remedy.REBOOT_NODE, 1.0)
+
+    def _shown(self, name: str) -> tuple[Condition | None, ...]:
+        return (node_of(self._server.objects[ResourceKind.NODE, name]).condition(EKS_CONDITION),)
+
+    def _behind(self, name: str) -> Instance | None:
+        return next((each for each in self.instances.values() if each.node == name and each.state == "running"), None)
+
+    def _acts_by_node(self, instance: Instance | None, remedy: Remedy, after_s: float) -> None:
+        """It answers no call, and throttles none; a few requests it never carries out."""
+        if instance is None:
+            return
+        self._room.act_begins(remedy, instance)
+        self.acts[remedy] += 1
+        instance.asked.append(remedy)
+        if remedy is Remedy.REBOOT_NODE:
+            self.tried.add(instance.id)
+        if not self.calm and self._random.random() < 0.03:
+            self._unheard[instance.id] = remedy
+        else:
+            self._carries_out(instance, remedy, after_s)
+
+    def _carries_out(self, instance: Instance, remedy: Remedy, after_s: float) -> None:
+        if remedy is Remedy.REPLACE_NODE:
+            self._ends(instance, by_healthd=False)
+            return
+        self._timeline.after(after_s, lambda: self._room.reboots(instance))
+        self._timeline.after(after_s + self._random.uniform(400.0, 700.0), lambda: self._schedulable(instance))
+
+    def _schedulable(self, instance: Instance) -> None:
+        """HyperPod sets its label back after the reboot."""
+        if self.kind == "label" and instance.state == "running" and self._room.has_node(instance.node):
+            body = {"metadata": {"labels": self.labels}}
+            self._server.change(ResourceKind.NODE, instance.node, body, by="hyperpod")
+
     def someone_else_ends(self, name: str) -> None:
         """An instance ends that healthd did not ask for."""
         for instance in self.instances.values():
@@ -181,6 +268,9 @@ class CloudPlatform:
         self.calm = True
         for ended in tuple(self._awaited):
             self._arrives(ended)
+        for number, remedy in self._unheard.items():
+            if self.instances[number].state == "running":
+                self._carries_out(self.instances[number], remedy, 1.0)
 
     # -- what happens to machines -------------------------------------------------------------------------------------
 
