@@ -413,6 +413,29 @@ def test_the_pods_that_run_once_go_where_healthd_keeps_others_off() -> None:
         assert set(uninstall_patches.TAINTS) <= tolerated
 
 
+class OneLabel:
+    """The facts of a node of on_some_nodes."""
+
+    def label(self) -> tuple[str, ...]:
+        return ("pool=inference",)
+
+    host = instance_type = partition = label
+
+
+@pytest.mark.parametrize("stopped", [False, True])
+def test_one_variable_stops_agents_whatever_mode_the_values_set(stopped: bool, tmp_path: Path) -> None:
+    """As docs/how-to/kubernetes.md has it: over `mode`, `config.remediation` and each match."""
+    acts: Mapping[str, Any] = {"remediation": {"mode": "quarantine"}}
+    agent = {"env": {"HEALTHD_REMEDIATION_MODE": "observe"}} if stopped else {}
+    values = {"mode": "observe", "config": {**acts, **on_some_nodes(acts)}, "budget": {"limit": 1, "nodes": 9}}
+    rendered, path = render({**values, "agent": agent}), tmp_path / "config.toml"
+    path.write_text(rendered.config(), encoding="utf-8")
+    environ = {each["name"]: each["value"] for each in rendered.container["env"] if "value" in each}
+    loaded = examine(path, checks=check_settings(), environ=environ, who=lambda _: OneLabel()).loaded
+    assert loaded is not None
+    assert loaded.config.remediation.mode == (Mode.OBSERVE if stopped else Mode.QUARANTINE)
+
+
 def test_the_controller_has_variables_of_the_site() -> None:
     """Such as those of a proxy, as the agent; none by itself, and a later file of values takes one away."""
     for given, made in (({}, None), ({"NO_PROXY": ".a", "X": None}, [{"name": "NO_PROXY", "value": ".a"}])):

@@ -217,6 +217,7 @@ def test_every_expression_has_the_types_that_it_needs(release: Release) -> None:
 
 
 MODE: Mapping[str, Any] = {"remediation": {"mode": "quarantine"}}
+STOPPED: Mapping[str, Any] = {"env": {"HEALTHD_REMEDIATION_MODE": "observe"}}
 
 
 @pytest.mark.parametrize(
@@ -226,12 +227,13 @@ MODE: Mapping[str, Any] = {"remediation": {"mode": "quarantine"}}
         ({"mode": "approve"}, "approve", False),
         ({"config": MODE}, "quarantine", False),
         ({"config": {"match": {"10-p5": {"host": ["p5-*"], **MODE}}}}, "observe", False),
+        ({"config": {**MODE, "match": {"10-p5": {"host": ["p5-*"], **MODE}}}, "agent": STOPPED}, "observe", True),
     ],
 )
 def test_the_notes_name_the_mode_that_is_installed(
     release: Release, tmp_path: Path, values: Mapping[str, Any], mode: str, observes: bool
 ) -> None:
-    """By `mode`, or by what `config` has in its place; that nothing is written, only where that is so of each node."""
+    """By `mode`, or by what stands over it; that nothing is written, only where that is so of each node."""
     path = tmp_path / "values.json"
     path.write_text(json.dumps({**INSTALLED, "mode": "observe", **values}))
     said = release.helm("upgrade", "healthd", str(CHART), "--dry-run=server", "--values", str(path))

@@ -150,10 +150,16 @@ and those that `policies` adds or removes.
 {{- toJson $rows -}}
 {{- end }}
 
-{{/* Not "" where healthd only observes, on each node: the value `mode`, or what `config` has in its place. */}}
+{{/* The mode of the agents: their variable goes over all, and `config` over the value `mode`. A match may have another. */}}
+{{- define "healthd.mode" -}}
+{{- $set := ((include "healthd.config" . | fromJson).remediation | default dict).mode | default "observe" -}}
+{{- (.Values.agent.env | default dict).HEALTHD_REMEDIATION_MODE | default $set -}}
+{{- end }}
+
+{{/* Not "" where healthd only observes, on each node. */}}
 {{- define "healthd.observes" -}}
-{{- $acts := false -}}
-{{- range $row := include "healthd.configs" . | fromJsonArray -}}
+{{- $acts := ne "observe" (include "healthd.mode" .) -}}
+{{- range $row := ternary list (include "healthd.configs" . | fromJsonArray) (hasKey (.Values.agent.env | default dict) "HEALTHD_REMEDIATION_MODE") -}}
 {{- if ne "observe" (($row.remediation | default dict).mode | default "observe") }}{{ $acts = true }}{{ end -}}
 {{- end -}}
 {{- if not $acts }}true{{ end -}}
