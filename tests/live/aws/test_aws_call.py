@@ -124,7 +124,8 @@ def test_a_missing_right_names_the_iam_action(aws: Aws, endpoint: AwsEndpoint) -
 
 def test_what_is_not_there_is_named_with_the_region(aws: Aws, endpoint: AwsEndpoint) -> None:
     """In a wrong region AWS says of a good id or cluster that there is none, and does not name the region."""
-    with pytest.raises(BackendRefused, match=rf"InvalidInstanceID.*{INSTANCE}.*\(region {REGION}\)$"):
+    endpoint.fail("DescribeInstances", Fault(code="InvalidInstanceID.NotFound"))
+    with pytest.raises(BackendRefused, match=rf"InvalidInstanceID.*\(region {REGION}\)$"):
         aws.call("ec2", "DescribeInstances", InstanceIds=[INSTANCE])
 
 
