@@ -346,6 +346,10 @@ class Provisioner(Protocol):
     def delegates(self) -> bool:
         """Whether this only asks: ``healthd controller`` acts, by the handoff record, and answers there."""
 
+    @property
+    def acts_late(self) -> bool:
+        """Whether a request stands for many minutes before the platform acts on it, and can be withdrawn until then."""
+
     def reason_against(self, remedy: Remedy) -> str:
         """Why this provider, as configured and on this platform, cannot carry out ``remedy``, or ""."""
 

@@ -32,7 +32,7 @@ class PastMachine:
 
     kind = "replay"
     state_owner = StateOwner.ENGINE
-    delegates = False
+    delegates = acts_late = False
 
     def __init__(self, assumed: ReplaySection, clock: Callable[[], datetime]) -> None:
         self._assumed, self._clock = assumed, clock

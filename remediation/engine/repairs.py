@@ -636,7 +636,7 @@ class Repairs:
         why, changed = self._gates.is_over(remediation), None
         if not why and (changed := self._untaken_changed(remediation, now)) is not None:
             why = changed.message
-        if not why or not self._provisioner.take_back(carried_out=False):
+        if not why or not self._provisioner.take_back(carried_out=changed is not None):  # late is better than never
             return None
         message = f"the {act} was taken back before it began: {why}"
         if changed is not None and changed.remediation.end is None:
@@ -645,10 +645,11 @@ class Repairs:
 
     def _untaken_changed(self, remediation: Remediation, now: datetime) -> StepResult | None:
         """The result of a node that is not ours any more, or of a drain that is lost and is made again, where no
-        controller has begun the request; else None. Once one has begun it, the act itself may have taken our drain
-        away, and a request that waits must not meet a job."""
+        controller has begun the request, or its platform acts late; else None. Once one has begun it, the act itself
+        may have taken our drain away, and a request that waits must not meet a job."""
         record = self._record()
-        if record is None or record.remediation_id != remediation.id or is_begun(record):
+        is_untaken = record is not None and record.remediation_id == remediation.id and not is_begun(record)
+        if not (is_untaken or self._provisioner.acts_late):
             return None
         result = self._gates.watched(self._not_begun(remediation), self._orchestrator.view(jobs=True), now)
         if result is None or (result.remediation.end is None and result.remediation.index >= remediation.index):

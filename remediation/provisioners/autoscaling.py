@@ -33,7 +33,7 @@ class AutoScalingProvisioner:
 
     kind = "autoscaling"
     state_owner = StateOwner.ENGINE
-    delegates = False
+    delegates = acts_late = False
 
     def __init__(
         self,

@@ -35,7 +35,7 @@ class DelegatedProvisioner:
     """
 
     state_owner = StateOwner.ENGINE
-    delegates = True
+    delegates, acts_late = True, False
 
     def __init__(
         self,

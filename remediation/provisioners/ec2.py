@@ -39,7 +39,7 @@ class Ec2Provisioner:
 
     kind = "ec2"
     state_owner = StateOwner.ENGINE
-    delegates = False
+    delegates = acts_late = False
 
     def __init__(
         self,

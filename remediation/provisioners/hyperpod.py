@@ -37,7 +37,7 @@ class HyperPodProvisioner:
     """
 
     kind = "hyperpod"
-    delegates = False
+    delegates = acts_late = False
 
     def __init__(
         self,

@@ -60,7 +60,7 @@ class ByProviderId:
     itself, or ""; raises BackendError.
     """
 
-    delegates = False
+    delegates = acts_late = False
 
     def __init__(
         self,
@@ -120,7 +120,7 @@ class KarpenterProvisioner:
 
     kind = "karpenter"
     state_owner = StateOwner.ENGINE
-    delegates = False
+    delegates = acts_late = False
 
     def __init__(
         self,

@@ -28,7 +28,7 @@ class LocalProvisioner:
     """
 
     kind = "local"
-    delegates = False
+    delegates = acts_late = False
 
     def __init__(
         self,

@@ -21,9 +21,10 @@ UNHEARD_S = 2700.0
 
 
 class PlatformRequests(Protocol):
-    """The node's requests to its platform. Every call may raise BackendError."""
+    """The node's requests to its platform. Every call may raise BackendError. ``acts_late``: see ``ports``."""
 
     platform: str
+    acts_late: bool
 
     def machine(self) -> str:
         """The instance that the Node stands for."""
@@ -68,7 +69,7 @@ class OwnNodeProvisioner:
         hint: str,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
-        self.kind = kind
+        self.kind, self.acts_late = kind, asking.acts_late
         self._subject, self._asking, self._read, self._hint, self._clock = subject, asking, read, hint, clock
 
     def reason_against(self, remedy: Remedy) -> str:

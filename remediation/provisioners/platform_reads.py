@@ -31,7 +31,8 @@ class Paced:
     def __init__(
         self, inner: Provisioner, *, every_s: float, monotonic_s: Callable[[], float] = time.monotonic
     ) -> None:
-        self.kind, self.state_owner, self.delegates = inner.kind, inner.state_owner, inner.delegates
+        self.kind, self.state_owner = inner.kind, inner.state_owner
+        self.delegates, self.acts_late = inner.delegates, inner.acts_late
         self._inner, self._every_s, self._monotonic_s = inner, every_s, monotonic_s
         self._answers: dict[str, tuple[float, str | BackendRefused | BackendUnknown]] = {}
 

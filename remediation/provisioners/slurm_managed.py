@@ -45,7 +45,7 @@ class SlurmManagedProvisioner:
     """
 
     state_owner = StateOwner.PLATFORM
-    delegates = False
+    delegates = acts_late = False
 
     def __init__(
         self,

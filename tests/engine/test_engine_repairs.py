@@ -441,6 +441,21 @@ def test_what_is_not_needed_any_more_is_taken_back_before_anybody_begins(tmp_pat
     assert any("the reboot was taken back before it began" in text for text in world.audit("step"))
 
 
+@pytest.mark.parametrize("acts_late", [True, False])
+def test_a_request_that_stands_is_withdrawn_when_an_operator_undoes_the_drain(acts_late: bool, tmp_path: Path) -> None:
+    """EKS node auto-repair acts half an hour later, on a node that runs jobs by then. What any other platform was asked
+    for is under way, and is awaited."""
+    world = repair_story(tmp_path)
+    world.never_boots, world.provisioner.recalls, world.provisioner.acts_late = True, True, acts_late
+    while not world.provisioner.requests:
+        world.step()
+    world.run(60)
+    world.cluster.update(NODE, "resume", "")
+    world.run(4)
+    assert world.provisioner.taken_back == int(acts_late)
+    assert world.ending().ends == ("acknowledged" if acts_late else "None",)
+
+
 def test_what_was_carried_out_is_taken_back_so_that_it_does_not_come_again(tmp_path: Path) -> None:
     """With the new boot, before anything else."""
     world = repair_story(tmp_path)

@@ -132,6 +132,10 @@ class WiredProvisioner(Struct):
     def delegates(self) -> bool:
         return self.inner.delegates
 
+    @property
+    def acts_late(self) -> bool:
+        return self.inner.acts_late
+
     def reason_against(self, remedy: Remedy) -> str:
         return self.inner.reason_against(remedy)
 

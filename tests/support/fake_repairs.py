@@ -19,7 +19,7 @@ class FakeProvisioner:
 
     kind = "fake"
     state_owner = StateOwner.ENGINE
-    delegates = False
+    delegates = acts_late = False
 
     def __init__(self, reboots: Callable[[], None], replaces: Callable[[], None] | None = None) -> None:
         self._reboots, self._replaces = reboots, replaces

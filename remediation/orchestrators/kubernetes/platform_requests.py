@@ -30,7 +30,7 @@ class KubePlatformRequests:
 
     def __init__(self, node: OwnNode, kind: str, *, clock: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
         self._node, self._signal, self._clock = node, SIGNALS[kind], clock
-        self.platform = self._signal.platform
+        self.platform, self.acts_late = self._signal.platform, self._signal.acts_late
 
     def machine(self) -> str:
         """The instance that the Node stands for. Raises BackendUnknown."""

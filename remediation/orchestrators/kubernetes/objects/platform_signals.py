@@ -62,10 +62,12 @@ class Signal(Protocol):
     """One way in which a node asks its platform, by a label or a condition. ``platform``: its name in messages.
 
     ``on_status``: whether its patches are strategic-merge patches of the node's status, else merge patches of the node.
+    ``acts_late``: whether the platform leaves a request alone for many minutes, and none that is withdrawn is heard.
     """
 
     platform: str
     on_status: bool
+    acts_late: bool
 
     def owner(self, node: KubeNode) -> str:
         """The other agent that sets it, or why the node is not this platform's; "" where healthd may ask."""
@@ -96,7 +98,7 @@ class EksCondition:
     """EKS node auto-repair: the condition AcceleratedHardwareReady."""
 
     platform = "EKS node auto-repair"
-    on_status = True
+    on_status = acts_late = True
 
     def owner(self, node: KubeNode) -> str:
         """eks-node-monitoring-agent, or another writer of the condition."""
@@ -149,7 +151,7 @@ class HyperPodLabel:
     """SageMaker HyperPod on EKS: the label that its own agent writes as well."""
 
     platform = "HyperPod"
-    on_status = False
+    on_status = acts_late = False
 
     def owner(self, node: KubeNode) -> str:
         """HyperPod's agent, or another writer that set the label to anything but Schedulable."""

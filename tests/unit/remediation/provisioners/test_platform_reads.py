@@ -19,6 +19,7 @@ class Platform(Struct):
     kind: str = "hyperpod"
     state_owner: StateOwner = StateOwner.ENGINE
     delegates: bool = False
+    acts_late: bool = False
     busy: str = ""
     silent: bool = False
     refuses: bool = False
