@@ -106,7 +106,7 @@ class ControllerSection(Struct, frozen=True, kw_only=True):
 
     node_url: NodeUrl = ""
     """Where the page of the fleet links to from a node, such as
-    ``https://grafana.example/d/healthd-node?var-instance={node}``: ``{node}`` stands for the node's name. Empty: no
+    ``https://grafana/d/healthd-node?var-instance={node}``: ``{node}`` stands for the node's name. Empty: no
     link."""
 
     sync_timeout_s: SyncTimeout = 600.0
