@@ -308,10 +308,15 @@ class Repairs:
             return str(error)
         return f"{machine} is there by now" if machine != remediation.machine else ""
 
-    def let_rest(self, result: StepResult) -> StepResult:
+    def let_rest(self, result: StepResult, now: datetime) -> StepResult:
         """A remediation that is paused, its reset not under way any more: what that had stopped is started again,
-        whatever forbids the reset. Its record stays as it is: nothing is written now."""
+        whatever forbids the reset. Its record stays as it is: nothing is written now. A request that its platform
+        leaves alone for long is withdrawn: the act would come in spite of the pause."""
         remediation = result.remediation
+        is_asked = remediation.phase is Phase.INTENDED and remediation.step in (Step.REBOOT, Step.REPLACE)
+        if is_asked and not remediation.has_ended and self._provisioner.acts_late:
+            self._provisioner.take_back(carried_out=True)
+            return replace(result, remediation=before_the_act(self._not_begun(remediation), now))
         if not (remediation.stopped or remediation.id == self._resetting):
             return result
         planned, self._resetting = self._not_made(remediation), ""

@@ -120,7 +120,7 @@ class Steps:
         if remediation.has_ended:
             return self._slot_gate.given_back(remediation)
         if (why := self._gates.at_rest(remediation)) is not None:
-            return self._repairs.let_rest(self._gates.resting(remediation, why, now))
+            return self._repairs.let_rest(self._gates.resting(remediation, why, now), now)
         if remediation.end is End.FAILED:
             return self._watch(remediation, now)
         if remediation.settling and remediation.step not in (Step.DRAIN, Step.RELEASE):

@@ -456,6 +456,21 @@ def test_a_request_that_stands_is_withdrawn_when_an_operator_undoes_the_drain(ac
     assert world.ending().ends == ("acknowledged" if acts_late else "None",)
 
 
+def test_an_opt_out_withdraws_a_request_that_stands_and_its_end_asks_again(tmp_path: Path) -> None:
+    """The node's owner wants nothing done here, and EKS node auto-repair would act all the same."""
+    world = repair_story(tmp_path)
+    world.never_boots, world.provisioner.recalls, world.provisioner.acts_late = True, True, True
+    while not world.provisioner.requests:
+        world.step()
+    rules = world.rules
+    world.rules = replace(rules, opted_out="/etc/healthd/hands-off exists")
+    world.run(60)
+    assert (world.provisioner.requests, world.provisioner.taken_back) == (1, 1)
+    world.rules = rules
+    world.run(20)
+    assert (world.provisioner.requests, world.provisioner.taken_back) == (2, 1)
+
+
 def test_what_was_carried_out_is_taken_back_so_that_it_does_not_come_again(tmp_path: Path) -> None:
     """With the new boot, before anything else."""
     world = repair_story(tmp_path)

@@ -273,7 +273,7 @@ class MachineRoom:
         for name, since_s in self._out_s.items():
             machine, late_s = fleet.machines[name], s - max(since_s + OVERDUE_S, self.steady_s)
             is_on_its_way = not machine.faults and s - machine.good_since_s < GOOD_S
-            if late_s > PAGES_S and not is_on_its_way and not fleet.pager.is_paged(name):
+            if late_s > PAGES_S + self._acts_late_s and not is_on_its_way and not fleet.pager.is_paged(name):
                 why = fleet.why(machine)
                 raise fleet.violation(f"{name} is out since {s - since_s:g} s, and does not page: {why}")
 
@@ -285,18 +285,20 @@ class MachineRoom:
             or instance.id in self.platform.tried
             or self.platform.kind in ("karpenter", "eks")  # no reboot there, or none for XID 79
         )
-        late_s = EKS_LATEST_S if self.platform.kind == "eks" else 0.0  # from the request to the act
-        hour = self._replaced_since(s - HOUR + SENT_S + late_s, instance.node, NAME_PER_HOUR)
-        day = self._replaced_since(s - 24 * HOUR + SENT_S + late_s, instance.node, NAME_PER_DAY)
+        hour = self._replaced_since(s - HOUR + SENT_S + self._acts_late_s, instance.node, NAME_PER_HOUR)
+        day = self._replaced_since(s - 24 * HOUR + SENT_S + self._acts_late_s, instance.node, NAME_PER_DAY)
         again_s = s - self._rebooted.get((instance.id, machine.boot), -AGAIN_S)
-        good_s = s - max(machine.good_since_s, machine.started_s, self.steady_s)
+        good_s = s - max(machine.good_since_s, machine.started_s, self.steady_s) - self._acts_late_s
         for is_so, why in (
             (bool(fleet.pods(instance.node)), f"{fleet.pods(instance.node)} run there"),
             (hold_of(node_of(fleet.node(instance.node))) is None, "healthd does not hold it"),
             (instance.node not in fleet.claims(), "it holds no claim"),
             ("opt-out" in fleet.by_admin[instance.node], "it opted out"),
             (not machine.needs, "nothing was ever wrong with this machine"),
-            (machine.engine is not None and not machine.faults and good_s > GOOD_S + late_s, "it is healthy"),
+            (
+                machine.engine is not None and not machine.faults and good_s > GOOD_S + self._acts_late_s,
+                "it is healthy",
+            ),
             (remedy is Remedy.REPLACE_NODE and remedy in instance.asked, "that was asked for before"),
             (remedy is Remedy.REBOOT_NODE and again_s < AGAIN_S, f"that was asked for {again_s:g} s ago"),
             (remedy is Remedy.REPLACE_NODE and not is_worn, "no fault of it calls for that"),
@@ -306,6 +308,11 @@ class MachineRoom:
             if is_so:
                 return why
         return ""
+
+    @property
+    def _acts_late_s(self) -> float:
+        """The most seconds from a request to the act, where the platform leaves one alone at first."""
+        return EKS_LATEST_S if self.platform.kind == "eks" else 0.0
 
     def _replaced_since(self, since_s: float, name: str, most: int) -> int:
         """How many machines were given away, those of each other name ``most`` times."""
