@@ -295,10 +295,7 @@ class MachineRoom:
             (instance.node not in fleet.claims(), "it holds no claim"),
             ("opt-out" in fleet.by_admin[instance.node], "it opted out"),
             (not machine.needs, "nothing was ever wrong with this machine"),
-            (
-                machine.engine is not None and not machine.faults and good_s > GOOD_S + self._acts_late_s,
-                "it is healthy",
-            ),
+            (machine.engine is not None and not machine.faults and good_s > GOOD_S, "it is healthy"),
             (remedy is Remedy.REPLACE_NODE and remedy in instance.asked, "that was asked for before"),
             (remedy is Remedy.REBOOT_NODE and again_s < AGAIN_S, f"that was asked for {again_s:g} s ago"),
             (remedy is Remedy.REPLACE_NODE and not is_worn, "no fault of it calls for that"),
