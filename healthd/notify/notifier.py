@@ -338,7 +338,7 @@ class Notifier:
             reports, pieces = (self._service, of_service) if channel.is_of_service else (self._reports, news)
             channel.add((*(reports.known(pieces) if channel.name in self._new else ()), *pieces))
         self._new.clear()
-        unsaved = self._saved()  # before they are sent: a process that ends then knows what it may have reported
+        unsaved = self._saved() if news or of_service else ""  # a process that is killed while it sends has it on disk
         sender = self._about()
 
         def make(reports: _Reports, pieces: Sequence[Piece], lost: int, together: bool) -> Message:

@@ -218,13 +218,13 @@ class CloudPlatform:
             self._timeline.after(wait_s, lambda: self._condition_lasted(self._behind(now.name), shown))
 
     def _condition_lasted(self, instance: Instance | None, shown: Condition) -> None:
-        if instance is None or not self._room.has_node(instance.node) or shown not in self._shown(instance.node):
+        if instance is None or not self._room.has_node(instance.node):
+            return
+        node = node_of(self._server.objects[ResourceKind.NODE, instance.node])
+        if node.condition(EKS_CONDITION) != shown:
             return
         number = int(shown.reason.removeprefix("NvidiaXID").removesuffix("Error"))
         self._acts_by_node(instance, Remedy.REPLACE_NODE if number in EKS_REPLACES else Remedy.REBOOT_NODE, 1.0)
-
-    def _shown(self, name: str) -> tuple[Condition | None, ...]:
-        return (node_of(self._server.objects[ResourceKind.NODE, name]).condition(EKS_CONDITION),)
 
     def _behind(self, name: str) -> Instance | None:
         return next((each for each in self.instances.values() if each.node == name and each.state == "running"), None)

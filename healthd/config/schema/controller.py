@@ -106,8 +106,7 @@ class ControllerSection(Struct, frozen=True, kw_only=True):
 
     node_url: NodeUrl = ""
     """Where the page of the fleet links to from a node, such as
-    ``https://grafana/d/healthd-node?var-instance={node}``: ``{node}`` stands for the node's name. Empty: no
-    link."""
+    ``https://grafana/d/healthd-node?var-instance={node}``: ``{node}`` stands for the node's name. Empty: no link."""
 
     sync_timeout_s: SyncTimeout = 600.0
     """The timeout, in seconds, of one sync, or of one attempt to take the lead. After it the controller is stuck: it

@@ -110,7 +110,7 @@ def test_a_question_is_asked_up_to_three_times(aws: Aws, endpoint: AwsEndpoint) 
 
 
 def test_a_missing_right_names_the_iam_action(aws: Aws, endpoint: AwsEndpoint) -> None:
-    """Whoever reads the refusal knows which line of the policy is missing, and the tag that it wants."""
+    """A reader of the refusal knows which line of the policy is missing, and the tag that it wants."""
     endpoint.fail("BatchRebootClusterNodes", DENIED_JSON)
     with pytest.raises(BackendDenied, match="the role needs the IAM action sagemaker:BatchRebootClusterNodes"):
         reboot(aws)

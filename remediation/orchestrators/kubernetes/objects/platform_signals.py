@@ -62,7 +62,7 @@ class Signal(Protocol):
     """One way in which a node asks its platform, by a label or a condition. ``platform``: its name in messages.
 
     ``on_status``: whether its patches are strategic-merge patches of the node's status, else merge patches of the node.
-    ``acts_late``: whether the platform leaves a request alone for many minutes, and none that is withdrawn is heard.
+    ``acts_late``: whether the platform leaves a request alone for many minutes, and acts on none that is withdrawn.
     """
 
     platform: str
