@@ -65,11 +65,9 @@ class JournalHindsight:
         self._checkup, self._proc, self._read = checkup, proc, read
 
     def ends_by(self, code: str) -> ClearsBy | None:
-        """The event that alone ends faults of this code, or None."""
         return ends_by(code)
 
     def booted_at(self) -> datetime | None:
-        """When this boot began, by the kernel; None where it is unknown."""
         try:
             return boot_time(self._proc)
         except SourceError:

@@ -25,11 +25,9 @@ class ThisNode:
         self._config, self._environ, self._hurry = config, environ, hurry
 
     def host(self) -> tuple[str, ...]:
-        """The node's name in its cluster."""
         return (self._config.node.name or node_name(self._environ),)
 
     def label(self) -> tuple[str, ...]:
-        """Labels, as configured."""
         return self._config.node.labels
 
     def instance_type(self) -> tuple[str, ...]:

@@ -85,7 +85,6 @@ class KubeIncidents:
         self._notes = notes
 
     def show_incidents(self, notices: Sequence[IncidentNotice], now: datetime) -> None:
-        """Have exactly these notices stand there, for ``LASTS`` from now on. Raises BackendUnknown."""
         try:
             self._notes.keep(notices_text(notices, now))
         except StoreError as error:

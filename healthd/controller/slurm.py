@@ -153,11 +153,9 @@ class StoreTold:
         self._store = store
 
     def kept(self) -> str:
-        """The text that was kept last. Raises StoreError."""
         return self._store.fact(NEWS)
 
     def keep(self, text: str) -> None:
-        """Keep it. Raises StoreError."""
         self._store.keep(NEWS, text)
 
 

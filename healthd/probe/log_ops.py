@@ -30,7 +30,6 @@ class LogFamily:
     worn = False
 
     def answer(self, op: str, args: Mapping[str, Any]) -> Any:
-        """Answer one question."""
         if op != "words":
             raise SourceUnreadable(f"the logs worker got {op!r}; expected 'words'")
         paths = sorted(glob.glob(str(args["pattern"]).replace("%j", str(args["job"]))))

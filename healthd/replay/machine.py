@@ -44,15 +44,12 @@ class PastMachine:
     # -- as a provisioner ---------------------------------------------------------------------------------------------
 
     def reason_against(self, remedy: Remedy = Remedy.RESET_GPU) -> str:
-        """Always "": every repair is possible."""
         return ""
 
     def dry_run(self, remedy: Remedy) -> str:
-        """The request that it would send."""
         return f"would request {remedy}"
 
     def stands_down(self) -> str:
-        """Always "": no other service acts."""
         return ""
 
     def machine(self) -> str:
@@ -60,11 +57,9 @@ class PastMachine:
         return f"machine-{self._number}"
 
     def reboot(self) -> None:
-        """Request another boot."""
         self._begin(Remedy.REBOOT_NODE, self._assumed.reboot_s)
 
     def replace(self) -> None:
-        """Request another machine."""
         self._begin(Remedy.REPLACE_NODE, self._assumed.replace_s)
 
     def repeats_after_s(self, remedy: Remedy) -> float | None:
@@ -72,11 +67,9 @@ class PastMachine:
         return None
 
     def take_back(self, *, carried_out: bool) -> bool:
-        """Never: every request is answered."""
         return False
 
     def progress(self) -> str:
-        """Always "": it reports no progress."""
         return ""
 
     # -- as a resetter ------------------------------------------------------------------------------------------------
@@ -97,7 +90,6 @@ class PastMachine:
         return "assumed to have worked"
 
     def start(self, services: tuple[str, ...]) -> str:
-        """Do nothing: no service was stopped."""
         return ""
 
     # -- results ------------------------------------------------------------------------------------------------------

@@ -50,11 +50,9 @@ class _Nothing:
     """A tree, an NVML and active tests that are missing."""
 
     def read(self, path: str) -> str:
-        """Missing."""
         _missing(path)
 
     def names(self, path: str) -> tuple[str, ...]:
-        """Missing."""
         _missing(path)
 
     def exists(self, path: str) -> bool:
@@ -62,31 +60,24 @@ class _Nothing:
         _missing(path)
 
     def target(self, path: str) -> str:
-        """Missing."""
         _missing(path)
 
     def may_open(self, path: str) -> bool:
-        """Missing."""
         _missing(path)
 
     def ask(self, *calls: str, fields: Sequence[int | tuple[int, int]] = ()) -> tuple[GpuAnswer, ...]:
-        """Missing."""
         _missing("NVML")
 
     def system(self) -> Mapping[str, Any]:
-        """Missing."""
         _missing("NVML")
 
     def state(self) -> ProbeState:
-        """No worker."""
         return ProbeState()
 
     def all_reduce(self, path: Literal["nvlink", "network"], *, size_bytes: int, timeout_s: float) -> AllReduce:
-        """Missing."""
         _missing("all-reduce")
 
     def gdr_copies(self, *, size_bytes: int, timeout_s: float) -> tuple[GdrCopy, ...]:
-        """Missing."""
         _missing("GDRCopy")
 
 

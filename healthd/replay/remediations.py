@@ -31,15 +31,12 @@ class PastRemediations(Struct, kw_only=True):
     _remediations: dict[str, Remediation] = field(default_factory=dict)
 
     def open_remediation(self) -> Remediation | None:
-        """The open remediation."""
         return next((remediation for remediation in reversed(self._remediations.values()) if remediation.is_open), None)
 
     def knows(self, remediation_id: str) -> bool:
-        """Whether a remediation of this id was ever kept."""
         return remediation_id in self._remediations
 
     def save_remediation(self, remediation: Remediation, event: Event) -> None:
-        """Keep a remediation and the reason of its step."""
         message = event.text.removeprefix(f"[{remediation.id}] ")
         self.moved.append(
             Moved(before=self._remediations.get(remediation.id), remediation=remediation, message=message)
@@ -47,5 +44,4 @@ class PastRemediations(Struct, kw_only=True):
         self._remediations[remediation.id] = remediation
 
     def remediations(self) -> tuple[Remediation, ...]:
-        """All remediations, oldest first."""
         return tuple(self._remediations.values())

@@ -72,7 +72,6 @@ class NvmlSource:
         return answer
 
     def state(self) -> ProbeState:
-        """The state of the worker; never blocks."""
         return self._probe.state()
 
     def pause(self, seconds: float, reason: str) -> None:

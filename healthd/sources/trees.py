@@ -58,7 +58,6 @@ class FileTree:
         return data.decode("utf-8", errors="replace").strip()
 
     def names(self, path: str) -> tuple[str, ...]:
-        """The sorted names in a folder. Raises SourceMissing or SourceUnreadable."""
         full = self._full(path)
         try:
             return tuple(sorted(os.listdir(full)))

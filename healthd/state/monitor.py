@@ -242,7 +242,6 @@ class Monitor:
 
     @property
     def boot_id(self) -> str:
-        """The boot id the monitor is in."""
         return self._history.boot_id
 
     @property
@@ -266,7 +265,6 @@ class Monitor:
         return self._history
 
     def diagnoses(self) -> tuple[Diagnosis, ...]:
-        """The diagnoses, most far-reaching first."""
         return self._judgement().diagnoses
 
     def is_acknowledged(self, diagnosis: Diagnosis) -> bool:

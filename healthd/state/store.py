@@ -226,7 +226,6 @@ class Store:
     # -- acting -------------------------------------------------------------------------------------------------------
 
     def open_remediation(self) -> Remediation | None:
-        """The open remediation, or None."""
         with self._transaction(writes=False) as db:
             row = db.execute("SELECT body FROM remediation WHERE open ORDER BY rowid DESC LIMIT 1").fetchone()
             if row and row[0] != self._read_last[0]:  # asked for at every turn of the engine, and mostly unchanged
@@ -234,14 +233,12 @@ class Store:
             return self._read_last[1] if row else None
 
     def remediations(self) -> tuple[Remediation, ...]:
-        """All remediations, oldest first."""
         with self._reading() as db:
             return tuple(
                 _decode(body, Remediation) for (body,) in db.execute("SELECT body FROM remediation ORDER BY rowid")
             )
 
     def knows(self, remediation_id: str) -> bool:
-        """Whether a remediation of this id was ever stored."""
         with self._reading() as db:
             return db.execute("SELECT 1 FROM remediation WHERE id = ?", (remediation_id,)).fetchone() is not None
 

@@ -106,7 +106,6 @@ class FakeTree:
         self.entries: dict[str, Entry] = dict(entries or {})
 
     def read(self, path: str) -> str:
-        """The text at a path."""
         entry = self._at(path)
         if not isinstance(entry, str):
             raise SourceMissing(f"{path}: no such file in this FakeTree")
@@ -126,7 +125,6 @@ class FakeTree:
         return self._at(path) is not None or any(key.startswith(f"{path}/") for key in self.entries)
 
     def target(self, path: str) -> str:
-        """The last part of where a link leads."""
         entry = self._at(path)
         if not isinstance(entry, FakeLink):
             raise SourceMissing(f"{path}: no such link in this FakeTree")
@@ -174,7 +172,6 @@ class FakeNvml:
         return tuple(_only(gpu, keys) for gpu in self.gpus)
 
     def system(self) -> Mapping[str, Any]:
-        """Versions and counts."""
         if self.error:
             raise self.error
         return {
@@ -185,7 +182,6 @@ class FakeNvml:
         }
 
     def state(self) -> ProbeState:
-        """As given."""
         return self.probe
 
 
@@ -272,7 +268,6 @@ class FakeActive(Struct, kw_only=True):
         return _given(answers[min(earlier, len(answers) - 1)] if answers else None, f"an all-reduce over {path}")
 
     def gdr_copies(self, *, size_bytes: int, timeout_s: float) -> tuple[GdrCopy, ...]:
-        """As given."""
         return tuple(_given(self.copies, "GDRCopy"))
 
 
@@ -307,7 +302,6 @@ class FakeNode(Struct, kw_only=True, dict=True):
 
     @property
     def boot_id(self) -> str:
-        """As given."""
         return _given(self.boot, "the boot id")
 
     def mounts(self) -> tuple[Mount, ...]:

@@ -184,7 +184,6 @@ class RequestedNode:
         return None
 
     def no_repair_now(self, remediation: Remediation, view: NodeView) -> Refused | None:
-        """The objection of a reading before the act."""
         if why := self._rules().hands_off(view):
             return Refused(kind=Refusal.OPTED_OUT, reason=f"opted out: {why}")
         if not view.idle:
@@ -202,11 +201,9 @@ class RequestedNode:
         return "what follows is for the node itself to say"
 
     def too_many(self, *, by_command: bool, is_counted: bool = False) -> str:
-        """Why no machine may be replaced now, or "", as the controller counted it."""
         return self._too_many
 
     def intend(self, remediation: Remediation, now: datetime, act: str) -> Remediation:
-        """See Intents."""
         remediation = replace(remediation, phase=Phase.INTENDED, since=now)
         self.journal.write(remediation, f"intends: {act}, {remediation.why}")
         return remediation

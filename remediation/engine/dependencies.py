@@ -138,15 +138,12 @@ class NoHindsight:
     """Where the next check run finds every fault that is there."""
 
     def ends_by(self, code: str) -> ClearsBy | None:
-        """Nothing has to be shown."""
         return None
 
     def booted_at(self) -> datetime | None:
-        """Not known."""
         return None
 
     def reread_log(self, code: str, since: datetime) -> str:
-        """Nothing was kept."""
         return "nothing was read"
 
 

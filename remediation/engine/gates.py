@@ -83,11 +83,9 @@ class Gates:
         return ask(remediation, self._rules(), self._judgement.diagnoses(), now, canary)
 
     def reason_against(self, remedy: Remedy) -> str:
-        """Why this remedy cannot be carried out here, or ""."""
         return self._dependencies.reason_against(remedy)
 
     def too_many(self, *, by_command: bool, is_counted: bool = False) -> str:
-        """Why no machine of the fleet may be replaced now, or "". Raises BackendUnknown."""
         return self._dependencies.too_many(by_command=by_command, is_counted=is_counted)
 
     def _undriven(self, remediation: Remediation) -> Refused | None:
@@ -247,7 +245,6 @@ class Gates:
         return bool(self._slots.held())  # the view shows any maintenance, an administrator's too
 
     def has_lost_slot(self, remediation: Remediation) -> bool:
-        """Whether the node is out by our own drain and has no budget slot."""
         return Step.DRAIN in remediation.steps and not self._slots.held()
 
     def is_needless(self, remediation: Remediation) -> str:

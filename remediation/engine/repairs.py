@@ -111,11 +111,9 @@ class OwnIntents:
         self._dependencies, self._journal = dependencies, journal
 
     def intend(self, remediation: Remediation, now: datetime, act: str) -> Remediation:
-        """See Intents."""
         return self._journal.intend(remediation, now, act)
 
     def record_of(self, remediation: Remediation, now: datetime) -> tuple[str | None, str]:
-        """See Intents."""
         before = self._orchestrator.read_record()
         rules, diagnoses = self._dependencies.rules(), self._dependencies.judgement.diagnoses()
         canary = self._dependencies.canary(remediation)

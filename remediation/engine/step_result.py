@@ -113,7 +113,6 @@ class StepJournal:
         self.last = remediation
 
     def intend(self, remediation: Remediation, now: datetime, act: str) -> Remediation:
-        """Write down that this act is begun now; returns the remediation with that."""
         remediation = replace(remediation, phase=Phase.INTENDED, since=now)
         self.write(remediation, f"intends to {_TO_DO.get(act, act)}")
         return remediation

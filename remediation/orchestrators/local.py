@@ -63,7 +63,6 @@ class LocalOrchestrator:
         )
 
     def snapshot(self) -> FleetSnapshot:
-        """A fleet of one."""
         text = self._text(self._path.with_name(RECORD_FILE))
         return FleetSnapshot(
             out=frozenset() if self._read() is None else frozenset({self._node}),
@@ -115,7 +114,6 @@ class LocalOrchestrator:
         """Do nothing: a machine without a cluster gets no jobs from one."""
 
     def give_back(self, slot: Slot) -> None:
-        """Remove the slot's file."""
         path = self._slot_folder / f"{slot.scope}-{slot.index}"
         if (there := self._slot(path.name)) is None:
             return
@@ -134,7 +132,6 @@ class LocalOrchestrator:
             self._remove(path)
 
     def read_record(self) -> str:
-        """The handoff record beside the hold."""
         return self._text(self._path.with_name(RECORD_FILE)) or ""
 
     @property

@@ -49,7 +49,6 @@ class AutoScalingProvisioner:
         self._ended = ""
 
     def reason_against(self, remedy: Remedy) -> str:
-        """Why this remedy cannot be carried out here, or ""."""
         return self._subject.reason_against(remedy)
 
     def stands_down(self) -> str:

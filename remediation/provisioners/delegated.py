@@ -70,11 +70,9 @@ class DelegatedProvisioner:
         return moved if instance_of(moved) == self._instance_id else self._instance_id
 
     def reboot(self) -> None:
-        """Ask the controller to reboot this node."""
         self._ask(Remedy.REBOOT_NODE)
 
     def replace(self) -> None:
-        """Ask the controller for another machine."""
         self._ask(Remedy.REPLACE_NODE)
 
     def repeats_after_s(self, remedy: Remedy) -> float | None:

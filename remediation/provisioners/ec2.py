@@ -52,7 +52,6 @@ class Ec2Provisioner:
         self._subject, self._aws, self._stop_and_start, self._address = subject, aws, stop_and_start, address
 
     def reason_against(self, remedy: Remedy) -> str:
-        """Why this remedy cannot be carried out here, or ""."""
         if why := self._subject.reason_against(remedy):
             return why
         if remedy is Remedy.REPLACE_NODE and self._stop_and_start == "never":

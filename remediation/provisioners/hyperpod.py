@@ -60,7 +60,6 @@ class HyperPodProvisioner:
         self._replaced, self._label, self._fixed = "", label, fixed
 
     def reason_against(self, remedy: Remedy) -> str:
-        """Why this remedy cannot be carried out here, or ""."""
         if self._fixed:
             return self._fixed
         if not self._cluster and self._by_scontrol is None:

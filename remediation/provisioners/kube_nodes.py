@@ -78,35 +78,27 @@ class ByProviderId:
         return StateOwner.ENGINE
 
     def reason_against(self, remedy: Remedy) -> str:
-        """Why the platform cannot or must not, or ""."""
         return self._inner.reason_against(remedy) or self._repaired_by()
 
     def stands_down(self) -> str:
-        """Whether the platform acts already."""
         return self._inner.stands_down()
 
     def reboot(self) -> None:
-        """Ask the platform."""
         self._inner.reboot()
 
     def replace(self) -> None:
-        """Ask the platform."""
         self._inner.replace()
 
     def repeats_after_s(self, remedy: Remedy) -> float | None:
-        """As the platform can."""
         return self._inner.repeats_after_s(remedy)
 
     def take_back(self, *, carried_out: bool) -> bool:
-        """As the platform can."""
         return self._inner.take_back(carried_out=carried_out)
 
     def progress(self) -> str:
-        """The platform's progress."""
         return self._inner.progress()
 
     def dry_run(self, remedy: Remedy) -> str:
-        """The request that the platform would get."""
         return self._inner.dry_run(remedy)
 
 
@@ -150,7 +142,6 @@ class KarpenterProvisioner:
         return f"Karpenter ends NodeClaim {claim.name} already" if claim.deleting else ""
 
     def reboot(self) -> None:
-        """Raise BackendRefused: Karpenter cannot reboot."""
         raise BackendRefused(self.reason_against(Remedy.REBOOT_NODE))
 
     def replace(self) -> None:

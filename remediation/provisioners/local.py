@@ -42,13 +42,11 @@ class LocalProvisioner:
         self._command, self._timeout_s, self._run = reboot_command, timeout_s, run
 
     def reason_against(self, remedy: Remedy) -> str:
-        """Why this remedy cannot be carried out here, or ""."""
         if remedy is not Remedy.REBOOT_NODE:
             return f"the local provisioner has no {remedy}: see [provisioner] kind"
         return "" if self._command else "no reboot command is configured for the local provisioner"
 
     def dry_run(self, remedy: Remedy) -> str:
-        """The command that would be run. Raises BackendRefused where there is none."""
         if why := self.reason_against(remedy):
             raise BackendRefused(why)
         return f"would run: {' '.join(self._command)}"
@@ -62,7 +60,6 @@ class LocalProvisioner:
         return "local"
 
     def replace(self) -> None:
-        """Refused: there is no other machine."""
         raise BackendRefused("no replacement: the local provisioner has no other machine; see [provisioner] kind")
 
     def repeats_after_s(self, remedy: Remedy) -> float | None:

@@ -73,7 +73,6 @@ class OwnNodeProvisioner:
         self._subject, self._asking, self._read, self._hint, self._clock = subject, asking, read, hint, clock
 
     def reason_against(self, remedy: Remedy) -> str:
-        """Why this remedy cannot be asked for here, or ""."""
         return self._subject.reason_against(remedy) or self._asking.reason_against(remedy)
 
     def stands_down(self) -> str:
@@ -89,11 +88,9 @@ class OwnNodeProvisioner:
         return self._asking.machine()
 
     def reboot(self) -> None:
-        """Request a reboot."""
         self._asking.ask(Remedy.REBOOT_NODE)
 
     def replace(self) -> None:
-        """Request another machine."""
         self._asking.ask(Remedy.REPLACE_NODE)
 
     def repeats_after_s(self, remedy: Remedy) -> float | None:
@@ -101,7 +98,6 @@ class OwnNodeProvisioner:
         return 0.0
 
     def take_back(self, *, carried_out: bool) -> bool:
-        """Withdraw the request, where that can come in time."""
         return self._asking.recall(carried_out=carried_out)
 
     def progress(self) -> str:
@@ -117,7 +113,6 @@ class OwnNodeProvisioner:
         return message
 
     def dry_run(self, remedy: Remedy) -> str:
-        """The request that would be written. Raises BackendRefused where it cannot be."""
         if why := self.reason_against(remedy) or self.stands_down():
             raise BackendRefused(why)
         return self._asking.would(remedy)

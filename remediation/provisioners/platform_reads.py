@@ -37,7 +37,6 @@ class Paced:
         self._answers: dict[str, tuple[float, str | BackendRefused | BackendUnknown]] = {}
 
     def reason_against(self, remedy: Remedy) -> str:
-        """As the platform can; sends no request."""
         return self._inner.reason_against(remedy)
 
     def stands_down(self) -> str:
@@ -48,32 +47,25 @@ class Paced:
         return answer
 
     def machine(self) -> str:
-        """The machine, as of the last read."""
         return self._lately("machine", self._inner.machine)
 
     def progress(self) -> str:
-        """The progress, as of the last read."""
         return self._lately("progress", self._inner.progress)
 
     def reboot(self) -> None:
-        """Ask the platform."""
         self._ask(self._inner.reboot)
 
     def replace(self) -> None:
-        """Ask the platform."""
         self._ask(self._inner.replace)
 
     def repeats_after_s(self, remedy: Remedy) -> float | None:
-        """As the platform can."""
         return self._inner.repeats_after_s(remedy)
 
     def take_back(self, *, carried_out: bool) -> bool:
-        """As the platform can."""
         self._answers.clear()
         return self._inner.take_back(carried_out=carried_out)
 
     def dry_run(self, remedy: Remedy) -> str:
-        """The request that the platform would get."""
         return self._inner.dry_run(remedy)
 
     def _ask(self, act: Callable[[], None]) -> None:

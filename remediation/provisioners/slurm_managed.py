@@ -62,7 +62,6 @@ class SlurmManagedProvisioner:
         self._scontrol, self._tag, self._fixed = scontrol, tag, fixed
 
     def reason_against(self, remedy: Remedy) -> str:
-        """Why this remedy cannot be carried out here, or ""."""
         if remedy is Remedy.REPLACE_NODE and self.kind == "parallelcluster" and _DYNAMIC.fullmatch(self._subject.node):
             why = "is a dynamic node: another machine comes only for a job, which our reservation keeps off"
             command = f"scontrol update nodename={self._subject.node} state=power_down_force"

@@ -19,18 +19,15 @@ class KubeFreezes:
         self._api, self._namespace = api, namespace
 
     def freezes(self) -> tuple[Freeze, ...]:
-        """The freeze that is on."""
         lease = self._api.get(ResourceKind.LEASE, LEASE, namespace=self._namespace)
         freeze = freeze_in(annotations_of(lease)[1], datetime.now(UTC))
         return () if freeze is None else (freeze,)
 
     def freeze(self, reason: str, by: str, minutes: int) -> None:
-        """Freeze the fleet from now on."""
         until = datetime.now(UTC).replace(microsecond=0) + timedelta(minutes=minutes)
         self._write(Freeze(reason=reason, by=by, until=until))
 
     def unfreeze(self) -> None:
-        """End the freeze."""
         self._write(None)
 
     def _write(self, freeze: Freeze | None) -> None:

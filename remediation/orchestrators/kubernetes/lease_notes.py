@@ -31,7 +31,6 @@ class LeaseNotes:
         return f"annotation {self._key} of the Lease {self._namespace}/{self._lease}"
 
     def kept(self) -> str:
-        """The text that was kept last, by any leader, or "". Raises StoreError where it cannot be read."""
         try:
             return annotations_of(self._api.get(ResourceKind.LEASE, self._lease, namespace=self._namespace))[1].get(
                 self._key, ""
@@ -42,7 +41,6 @@ class LeaseNotes:
             raise StoreError(f"{self.name} cannot be read: {error}") from error
 
     def keep(self, text: str) -> None:
-        """Write this text. Raises StoreError where that fails."""
         if len(text.encode()) > _MOST_BYTES:
             raise StoreError(f"the {self.name} would have {len(text.encode())} bytes, allowed are {_MOST_BYTES}")
         try:

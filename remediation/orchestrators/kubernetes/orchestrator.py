@@ -170,7 +170,6 @@ class KubernetesOrchestrator:
         return tuple(slot for scope in scopes for slot in self._budget(scope).slots)
 
     def read_record(self) -> str:
-        """This node's handoff record."""
         self._old_marks.move(self._name, self._healths)
         seen = self._healths.read(self._name)
         return seen.text if seen is not None else ""

@@ -33,33 +33,27 @@ class KubePlatformRequests:
         self.platform, self.acts_late = self._signal.platform, self._signal.acts_late
 
     def machine(self) -> str:
-        """The instance that the Node stands for. Raises BackendUnknown."""
         node = self._node.own()
         if not (found := instance_id_of(node)):
             raise BackendUnknown(f"the providerID of {node.name} names no instance: {node.provider_id!r}")
         return found
 
     def owner(self) -> str:
-        """The other agent that sets the node's label or condition, or "". Raises BackendError."""
         return self._signal.owner(self._node.own())
 
     def reason_against(self, remedy: Remedy) -> str:
-        """Why the platform never carries out this remedy on such a node; "" where it may, or the Node is unreadable."""
         try:
             return self._signal.reason_against(self._node.own(), remedy)
         except BackendError:
             return ""
 
     def shown(self) -> str:
-        """The label or condition as the Node shows it now. Raises BackendError."""
         return self._signal.shown(self._node.own())
 
     def stands(self, remedy: Remedy) -> bool:
-        """Whether the Node still shows this request as healthd wrote it. Raises BackendError."""
         return self._signal.stands(self._node.own(), remedy)
 
     def would(self, remedy: Remedy) -> str:
-        """The request that ``ask`` would write, in a sentence. Raises BackendRefused as ``ask`` does."""
         node = self._node.own()
         body = self._signal.patch(node, remedy, self._clock())
         return f"would set {self._text(body)} on Node {node.name}"

@@ -58,7 +58,6 @@ class RemoteKubeNode:
         return replace(view, flags=view.flags | _SILENT) if silent else view
 
     def read_record(self) -> str:
-        """The node's handoff record."""
         seen = self._healths.read(self._name)
         return seen.text if seen is not None and seen.text else self._old_marks.read().texts.get(self._name, "")
 
@@ -117,7 +116,6 @@ class KubeClaims:
         return next((claim for claim in found if instance_id and claim.instance_id == instance_id), None)
 
     def delete(self, claim: Any) -> None:
-        """Delete the NodeClaim of this uid."""
         self._leads()
         try:
             self._api.delete(ResourceKind.NODE_CLAIM, claim.name, uid=claim.uid)

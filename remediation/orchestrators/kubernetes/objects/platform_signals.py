@@ -125,7 +125,6 @@ class EksCondition:
         return there.reason == eks_reason(code_in(held.text), remedy, always_replaces=replaces_only(node))
 
     def shown(self, node: KubeNode) -> str:
-        """Status and reason."""
         there = node.condition(EKS_CONDITION)
         return f"{EKS_CONDITION}={there.status} ({there.reason})" if there is not None else f"no {EKS_CONDITION}"
 
@@ -143,7 +142,6 @@ class EksCondition:
         return _eks(node, "Unknown", "BeingVerified", f"{SIGNAL}no request, the node is being verified", now)
 
     def ended(self, node: KubeNode, now: datetime) -> dict[str, Any] | None:
-        """True."""
         return eks_taken_back(node, now)
 
 
@@ -158,11 +156,9 @@ class HyperPodLabel:
         return hyperpod_owner(node)
 
     def reason_against(self, node: KubeNode, remedy: Remedy) -> str:
-        """Nothing: it does both."""
         return ""
 
     def patch(self, node: KubeNode, remedy: Remedy, now: datetime) -> dict[str, Any]:
-        """The label, and that it is ours."""
         return hyperpod_patch(node, remedy)
 
     def stands(self, node: KubeNode, remedy: Remedy) -> bool:
@@ -171,7 +167,6 @@ class HyperPodLabel:
         return value is not None and node.labels.get(HYPERPOD_LABEL) == value == node.annotations.get(ASKED)
 
     def shown(self, node: KubeNode) -> str:
-        """The label."""
         return f"{HYPERPOD_LABEL}={node.labels.get(HYPERPOD_LABEL, '')}"
 
     def can_be_recalled(self, node: KubeNode, now: datetime) -> bool:
