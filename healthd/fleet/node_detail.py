@@ -56,14 +56,16 @@ READS_VERDICT = msgspec.json.Decoder(NodeVerdict)
 
 
 class _SeenChange(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The data of a line. ``opened``: whether a fault began or ended, where the line is about one."""
+    """The data of a line. ``opened``: whether a fault began or ended, where the line is about one. ``end``: of a
+    remediation, None while it is open, or of a job, None where it is not known. ``evidence``: of a fault, or a list of
+    a job's."""
 
     code: str = ""
     component: str = ""
     severity: str = ""
     opened: bool | msgspec.UnsetType = msgspec.UNSET
-    end: str = ""
-    evidence: dict[str, Any] = {}
+    end: str | None = ""
+    evidence: dict[str, Any] | list[Any] = {}
 
 
 class _SeenLine(msgspec.Struct, frozen=True):

@@ -8,9 +8,15 @@ from pathlib import Path
 
 import pytest
 
+from healthd.agent.job_verdicts import JobVerdicts
+from healthd.api.timeline import trail_data, trail_of
+from healthd.config.schema.config import SlurmSection
+from healthd.core.model import Mode
 from healthd.fleet.asking import NodeAnswer
 from healthd.fleet.node_detail import NodeDetail
 from healthd.ledger.entries import EntryKind, LedgerEntry
+from healthd.state.store import EventFilter
+from tests.support.engine_rig import NODE, repair_story
 
 NOW = datetime(2026, 11, 24, 12, tzinfo=UTC)
 URL = "http://gpu-213:9809/verdict"
@@ -159,6 +165,31 @@ def test_a_history_names_devices_as_the_node_does() -> None:
     shown = NodeDetail(now=NOW, history=told(events=[opened], names={"gpu:GPU-51a1": "GPU 3"})).text
     assert "gpu.xid.79 on GPU 3 opened" in shown
     assert "gpu.xid.79 on gpu:GPU-51a1 opened" in NodeDetail(now=NOW, history=told(events=[opened])).text
+
+
+def test_each_line_of_a_daemon_is_read(tmp_path: Path) -> None:
+    """Over the socket all data of a line comes along: of the steps of a repair, under way and over, and of the end of
+    a job."""
+    world = repair_story(tmp_path).run_to_end()
+    verdicts = JobVerdicts(
+        node=NODE,
+        monitor=world.monitor,
+        store=world.store,
+        checks={},
+        mode=Mode.REPAIR,
+        section=SlurmSection(),
+        slurm=None,
+        holds=world.store.open_remediation,
+        clock=world.clock.now,
+    )
+    job, verdict = verdicts.judge({"SLURM_JOB_ID": "4711"}, (), world.clock.now())
+    verdicts.keep(job, verdict, blamed=False, now=world.clock.now())
+    trail = trail_data(trail_of(world.store, EventFilter(), last=1000))
+    world.close()
+    assert {"fault", "decision", "step", "job"} <= {each["kind"] for each in trail["events"]}
+    assert {"code", "end", "evidence"} <= {key for each in trail["events"] for key in each["data"]}
+    shown = NodeDetail(now=NOW, history=told(**trail)).text
+    assert shown.startswith(f"history   from {HISTORY_URL}\n"), shown
 
 
 @pytest.mark.parametrize(
