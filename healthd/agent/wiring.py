@@ -49,7 +49,6 @@ from healthd.remediation.orchestrators.local import LocalOrchestrator
 from healthd.remediation.orchestrators.slurm.jobs import SlurmJobs
 from healthd.remediation.orchestrators.slurm.orchestrator import SlurmOrchestrator
 from healthd.remediation.ports import FleetSnapshot, JobControl, Orchestrator, Provisioner
-from healthd.remediation.provisioners.own_node import PlatformRequests
 from healthd.remediation.provisioners.slurm_node import MANAGERS_TEXTS, OUR_TEXTS, Scontrol
 from healthd.remediation.records.handoff import Versions
 from healthd.sources.command import run_command
@@ -58,6 +57,7 @@ from healthd.state.monitor import Monitor
 from healthd.state.store import Store
 
 if TYPE_CHECKING:  # it loads lightkube, which a node of Slurm need not have
+    from healthd.remediation.orchestrators.kubernetes.objects.node import OwnNode
     from healthd.remediation.orchestrators.kubernetes.orchestrator import KubernetesOrchestrator
 
 _CALM_S = 30.0
@@ -68,7 +68,7 @@ _ABOUT_PODS = ", and no unit stops them; pods of NVIDIA's GPU Operator: [orchest
 class Cluster(Struct, frozen=True, kw_only=True):
     """Arguments of an engine's parts. ``settle_s``, ``unanswered_s``, ``calm_s``: seconds, see SlotKeeper and the
     engine's timeouts. ``quotas``: how many nodes may be out, by scope. ``opt_out``: the feature of the node by which an
-    operator opts it out, and the cluster's word for such a feature. ``records``, ``scontrol``, ``asking``: see
+    operator opts it out, and the cluster's word for such a feature. ``records``, ``scontrol``, ``own_node``: see
     open_provisioner. ``gpu_clients``: services that hold the GPUs and may be stopped for a reset; ``clients_help``: the
     advice about those that may not. ``jobs``: restarts the jobs of the node; None where the cluster has no such jobs.
     """
@@ -80,7 +80,7 @@ class Cluster(Struct, frozen=True, kw_only=True):
     calm_s: float = 0.0
     records: Orchestrator | None = None
     scontrol: Scontrol | None = None
-    asking: Callable[[str], PlatformRequests] | None = None
+    own_node: OwnNode | None = None
     gpu_clients: Clients | None = None
     clients_help: str = ""
     jobs: JobControl | None = None
@@ -118,7 +118,7 @@ def _kubernetes(config: Config, orchestrator: KubernetesOrchestrator) -> Cluster
     """A patch says what it changes, so that none can meet what came after it: nothing is waited for. Many nodes may be
     out for days, and one API server hears all of them. The Leases say how many may be, where the server holds all to
     it. A label of the Node is among its features, and read with its state."""
-    from healthd.remediation.orchestrators.kubernetes.from_config import KubeGpuClients, KubePlatformRequests
+    from healthd.remediation.orchestrators.kubernetes.from_config import KubeGpuClients
 
     stops = config.orchestrator.kubernetes.pause_gpu_operator
     return Cluster(
@@ -127,7 +127,7 @@ def _kubernetes(config: Config, orchestrator: KubernetesOrchestrator) -> Cluster
         opt_out=(config.remediation.opt_out_label, LABEL),
         calm_s=min(_CALM_S, config.remediation.settle_s),
         records=orchestrator,
-        asking=lambda kind: KubePlatformRequests(orchestrator, kind),
+        own_node=orchestrator,
         gpu_clients=KubeGpuClients(orchestrator) if stops else None,
         clients_help=_ABOUT_PODS,
     )
@@ -327,7 +327,7 @@ def provisioner_of(
         made_by_us=made_by_us,
         run=run,
         records=cluster.records,
-        asking=cluster.asking,
+        own_node=cluster.own_node,
     )
 
 

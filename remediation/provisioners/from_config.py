@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from msgspec.structs import replace
 
@@ -31,7 +31,6 @@ from healthd.remediation.provisioners.detect import (
 from healthd.remediation.provisioners.ec2 import Ec2Provisioner
 from healthd.remediation.provisioners.kube_nodes import ByProviderId, KarpenterProvisioner, NodeClaims, launched
 from healthd.remediation.provisioners.local import LocalProvisioner
-from healthd.remediation.provisioners.own_node import OwnNodeProvisioner, PlatformRequests
 from healthd.remediation.provisioners.platform_reads import Paced
 from healthd.remediation.provisioners.registry import KINDS, PLATFORMS, PlatformInputs, RepairChannel
 from healthd.remediation.provisioners.slurm_node import OUR_TEXTS, Scontrol
@@ -39,6 +38,9 @@ from healthd.remediation.provisioners.target_node import TargetNode
 from healthd.remediation.request_stats import RequestStats
 from healthd.sources.command import run_command
 from healthd.sources.machine import Machine
+
+if TYPE_CHECKING:  # a node of Slurm does not load objects of Kubernetes
+    from healthd.remediation.orchestrators.kubernetes.objects.node import OwnNode
 
 
 class RecordPort(Protocol):
@@ -66,14 +68,14 @@ def open_provisioner(
     made_by_us: Callable[[str], bool] | None = None,
     run: Callable[..., CommandResult] = run_command,
     records: RecordPort | None = None,
-    asking: Callable[[str], PlatformRequests] | None = None,
+    own_node: OwnNode | None = None,
 ) -> Provisioner:
     """The provisioner of this node, by ``[provisioner]``. ``scontrol`` None: Slurm does not run the node.
 
     ``root``: the tree of the platforms' files, and ``run``: the runner of commands and of AWS's child; both for tests.
     ``made_by_us``: see HyperPodProvisioner. ``records``: where requests to ``healthd controller`` are written.
-    ``asking``: by kind, how a node of Kubernetes asks its platform by its own Node; None on any other cluster. Raises
-    ConfigError for a kind that this node cannot have.
+    ``own_node``: by which a node of Kubernetes asks its platform; None on any other cluster. Raises ConfigError for a
+    kind that this node cannot have.
     """
     section = config.provisioner
     channel = channel_of(section)
@@ -91,16 +93,16 @@ def open_provisioner(
     if channel is RepairChannel.NODE_CLAIM:
         return _by_karpenter(section, subject, records)
     if channel is RepairChannel.OWN_NODE:
-        return _by_own_node(section.kind, subject, records, asking)
+        return _by_own_node(section.kind, subject, records, own_node)
     found = found_on(section, machine.imds.read, subject, root=root)
     if found.platform is None:
         wrong = f"provisioner.kind = {section.kind}: {found.why}; name the platform, or set none or local"
         raise ConfigError((wrong,))
     if PLATFORMS[found.platform].channel_of(section) is RepairChannel.OWN_NODE:
-        return _by_own_node(found.platform, subject, records, asking)
+        return _by_own_node(found.platform, subject, records, own_node)
     if delegates(section, found.platform, by_slurm=scontrol is not None):
         return _delegated(section, subject, found, scontrol, records)
-    if found.platform is Platform.HYPERPOD and asking is not None:
+    if found.platform is Platform.HYPERPOD and own_node is not None:
         found = replace(found, fixed=_NOT_BY_ITSELF)
     own = open_for(section, subject, found, scontrol, made_by_us=made_by_us, run=run)
     return Paced(own, every_s=section.aws.poll_s)
@@ -274,18 +276,18 @@ def _by_karpenter(section: ProvisionerSection, subject: TargetNode, records: Rec
     )
 
 
-def _by_own_node(
-    kind: str, subject: TargetNode, records: RecordPort | None, asking: Callable[[str], PlatformRequests] | None
-) -> Provisioner:
-    if records is None or asking is None:
+def _by_own_node(kind: str, subject: TargetNode, records: RecordPort | None, own_node: OwnNode | None) -> Provisioner:
+    if records is None or own_node is None:
         how = 'provisioner.hyperpod.how = "label"' if kind == "hyperpod" else f"provisioner.kind = {kind}"
         raise ConfigError(
             (f"{how} writes to the node's own Node: set [orchestrator] kind = kubernetes, or another kind",)
         )
+    from healthd.remediation.provisioners.own_node import OwnNodeProvisioner  # it reads objects of Kubernetes
+
     return OwnNodeProvisioner(
         kind=kind,
         subject=replace(subject, here=False),  # the Node names the instance
-        asking=asking(kind),
+        node=own_node,
         read=records.read_record,
         hint=KINDS[kind].hint,
     )

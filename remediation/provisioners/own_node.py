@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from typing import Protocol
+from typing import Any
 
-from healthd.core.errors import BackendBusy, BackendError, BackendRefused
+from healthd.core.errors import BackendBusy, BackendError, BackendRefused, BackendUnknown
 from healthd.core.model import Remedy
+from healthd.remediation.orchestrators.kubernetes.objects.node import KubeNode, OwnNode, instance_id_of
+from healthd.remediation.orchestrators.kubernetes.objects.platform_signals import SIGNALS
 from healthd.remediation.ports import StateOwner
 from healthd.remediation.provisioners.target_node import TargetNode
 from healthd.remediation.records.handoff import parse
@@ -20,41 +22,9 @@ UNHEARD_S = 2700.0
 """After how many seconds a request without a result pages: EKS waits 10 to 30 minutes, HyperPod some minutes."""
 
 
-class PlatformRequests(Protocol):
-    """The node's requests to its platform. Every call may raise BackendError. ``acts_late``: see ``ports``."""
-
-    platform: str
-    acts_late: bool
-
-    def machine(self) -> str:
-        """The instance that the Node stands for."""
-
-    def owner(self) -> str:
-        """The other agent that sets the node's condition or label, or ""."""
-
-    def shown(self) -> str:
-        """The condition or label that the node shows now."""
-
-    def reason_against(self, remedy: Remedy) -> str:
-        """Why the platform never carries out this remedy on such a node, or "". Raises nothing: where the Node cannot
-        be read now, ``ask`` refuses if it must."""
-
-    def stands(self, remedy: Remedy) -> bool:
-        """Whether the node shows this request."""
-
-    def would(self, remedy: Remedy) -> str:
-        """The request that ``ask`` would write, in a sentence."""
-
-    def ask(self, remedy: Remedy) -> None:
-        """Write the request, and read it back."""
-
-    def recall(self, *, carried_out: bool) -> bool:
-        """Withdraw the request; whether that was possible."""
-
-
 class OwnNodeProvisioner:
-    """``read``: this node's handoff record, which has the time of the request. ``hint``: the operator's next step where
-    a request has no result."""
+    """``kind``: ``eks`` or ``hyperpod``. ``node``: this node's own Node. ``read``: its handoff record, which has the
+    time of the request. ``hint``: the operator's next step where a request has no result."""
 
     state_owner = StateOwner.ENGINE
     delegates = False
@@ -64,50 +34,65 @@ class OwnNodeProvisioner:
         *,
         kind: str,
         subject: TargetNode,
-        asking: PlatformRequests,
+        node: OwnNode,
         read: Callable[[], str],
         hint: str,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
-        self.kind, self.acts_late = kind, asking.acts_late
-        self._subject, self._asking, self._read, self._hint, self._clock = subject, asking, read, hint, clock
+        self._signal = SIGNALS[kind]
+        self.kind, self.acts_late = kind, self._signal.acts_late
+        self._subject, self._node, self._read, self._hint, self._clock = subject, node, read, hint, clock
 
     def reason_against(self, remedy: Remedy) -> str:
-        return self._subject.reason_against(remedy) or self._asking.reason_against(remedy)
+        """Where the Node cannot be read now, the request itself is refused if it must be."""
+        if why := self._subject.reason_against(remedy):
+            return why
+        try:
+            return self._signal.reason_against(self._node.own(), remedy)
+        except BackendError:
+            return ""
 
     def stands_down(self) -> str:
         """The other agent that sets the node's condition or label, in a sentence, or ""."""
         try:
-            owner = self._asking.owner()
+            owner = self._signal.owner(self._node.own())
         except BackendError as error:
-            return f"unknown whether another agent asks {self._asking.platform} for this node: {error}"
-        return f"healthd does not ask {self._asking.platform}: {owner}" if owner else ""
+            return f"unknown whether another agent asks {self._signal.platform} for this node: {error}"
+        return f"healthd does not ask {self._signal.platform}: {owner}" if owner else ""
 
     def machine(self) -> str:
         """The instance of the Node's providerID."""
-        return self._asking.machine()
+        node = self._node.own()
+        if not (found := instance_id_of(node)):
+            raise BackendUnknown(f"the providerID of {node.name} names no instance: {node.provider_id!r}")
+        return found
 
     def reboot(self) -> None:
-        self._asking.ask(Remedy.REBOOT_NODE)
+        self._ask(Remedy.REBOOT_NODE)
 
     def replace(self) -> None:
-        self._asking.ask(Remedy.REPLACE_NODE)
+        self._ask(Remedy.REPLACE_NODE)
 
     def repeats_after_s(self, remedy: Remedy) -> float | None:
         """At once: the request is a condition or a label, and setting it twice changes nothing."""
         return 0.0
 
     def take_back(self, *, carried_out: bool) -> bool:
-        return self._asking.recall(carried_out=carried_out)
+        """Withdraw the request; one that was not carried out only while the platform cannot have begun."""
+        now = self._clock()
+        if not carried_out and not self._signal.can_be_recalled(self._node.own(fresh=True), now):
+            return False
+        self._node.change_own(lambda node: self._signal.recalled(node, now), status=self._signal.on_status)
+        return True
 
     def progress(self) -> str:
         """The request that the node shows. BackendBusy: without a result for so long that an operator is needed."""
-        record, shown = parse(self._read()), self._asking.shown()
-        message = f"the node shows {shown}"
+        record, node = parse(self._read()), self._node.own()
+        message = f"the node shows {self._signal.shown(node)}"
         if record is None or record.remedy is None or record.asked is None:
             return message
-        if not self._asking.stands(record.remedy):
-            message = f"{message}, not healthd's request: {self._asking.platform} or an operator has changed it"
+        if not self._signal.stands(node, record.remedy):
+            message = f"{message}, not healthd's request: {self._signal.platform} or an operator has changed it"
         if self._clock() - record.asked > timedelta(seconds=UNHEARD_S):
             raise BackendBusy(f"{message}; no result for {UNHEARD_S / 60:g} minutes: {self._hint}")
         return message
@@ -115,4 +100,24 @@ class OwnNodeProvisioner:
     def dry_run(self, remedy: Remedy) -> str:
         if why := self.reason_against(remedy) or self.stands_down():
             raise BackendRefused(why)
-        return self._asking.would(remedy)
+        node = self._node.own()
+        return f"would set {_text(self._signal.patch(node, remedy, self._clock()))} on Node {node.name}"
+
+    def _ask(self, remedy: Remedy) -> None:
+        """Write the request, unless it is there already, and read it back. Raises BackendRefused where it must not be
+        written, BackendUnknown where the Node does not show it."""
+
+        def patch(node: KubeNode) -> dict[str, Any] | None:
+            return None if self._signal.stands(node, remedy) else self._signal.patch(node, remedy, self._clock())
+
+        self._node.change_own(patch, status=self._signal.on_status)
+        node = self._node.own(fresh=True)
+        if not self._signal.stands(node, remedy):
+            raise BackendUnknown(f"request written, not visible on the Node: it shows {self._signal.shown(node)}")
+
+
+def _text(body: dict[str, Any]) -> str:
+    (made, *_) = body.get("status", {}).get("conditions") or [None]
+    if made is not None:
+        return f"{made['type']}={made['status']} ({made['reason']})"
+    return ", ".join(f"{key}={value}" for key, value in (body["metadata"].get("labels") or {}).items())

@@ -34,7 +34,6 @@ from healthd.remediation.orchestrators.kubernetes.objects.platform_signals impor
     SCHEDULABLE,
 )
 from healthd.remediation.orchestrators.kubernetes.orchestrator import KubernetesOrchestrator
-from healthd.remediation.orchestrators.kubernetes.platform_requests import KubePlatformRequests
 from healthd.remediation.ports import Provisioner
 from healthd.remediation.provisioners.aws_errors import trouble_of
 from healthd.remediation.provisioners.delegated import DelegatedProvisioner
@@ -163,7 +162,7 @@ class CloudPlatform:
             return OwnNodeProvisioner(
                 kind=own,
                 subject=subject,
-                asking=KubePlatformRequests(records, own, clock=self._wall.now),
+                node=records,
                 read=records.read_record,
                 hint="an operator",
                 clock=self._wall.now,

@@ -10,7 +10,6 @@ from healthd.remediation.orchestrators.kubernetes.gpu_clients import KubeGpuClie
 from healthd.remediation.orchestrators.kubernetes.objects.budget import annotations_of
 from healthd.remediation.orchestrators.kubernetes.objects.incident_notes import INCIDENTS, INCIDENTS_LEASE, notices_in
 from healthd.remediation.orchestrators.kubernetes.orchestrator import Fence, KubernetesOrchestrator
-from healthd.remediation.orchestrators.kubernetes.platform_requests import KubePlatformRequests
 from healthd.remediation.orchestrators.kubernetes.pod_resources import started
 from healthd.remediation.orchestrators.kubernetes.reporter import AgentState, KubeReporter
 from healthd.remediation.orchestrators.kubernetes.transport import Pace
@@ -19,7 +18,6 @@ from healthd.remediation.records.incident_notices import IncidentNotices
 __all__ = [
     "AgentState",
     "KubeGpuClients",
-    "KubePlatformRequests",
     "KubernetesOrchestrator",
     "open_api",
     "open_orchestrator",

@@ -17,8 +17,7 @@ from collections.abc import Collection
 from typing import Any
 
 from healthd.core.errors import BackendError
-from healthd.remediation.orchestrators.kubernetes.objects.node import KubeNode
-from healthd.remediation.orchestrators.kubernetes.platform_requests import OwnNode
+from healthd.remediation.orchestrators.kubernetes.objects.node import KubeNode, OwnNode
 
 LABEL = "nvidia.com/gpu.deploy."
 CLIENTS = tuple(

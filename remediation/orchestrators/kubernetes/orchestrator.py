@@ -5,7 +5,7 @@ It changes its own Node, the record of its own NodeHealth and its own annotation
 Before it acts it lists the handoff records of the fleet, by which acts are bounded. The controller alone evicts. The
 kubelet says, over its own socket, which pods use the GPUs.
 
-The node's request to its platform, a label or a condition (``platform_requests``), is written here too. It goes with
+The node's request to its platform, a label or a condition (``platform_signals``), is written here too. It goes with
 the drain or the last slot, however the remediation ends.
 
 Every write is one patch with the resourceVersion of the object that was read before, built again from a new reading

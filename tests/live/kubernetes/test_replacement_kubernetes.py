@@ -20,7 +20,9 @@ from msgspec import Struct, field
 
 from healthd.core.errors import BackendRefused
 from healthd.core.model import Remedy
-from healthd.remediation.orchestrators.kubernetes.platform_requests import KubePlatformRequests
+from healthd.remediation.orchestrators.kubernetes.orchestrator import KubernetesOrchestrator
+from healthd.remediation.provisioners.own_node import OwnNodeProvisioner
+from healthd.remediation.provisioners.target_node import TargetNode
 from tests.live.aws.aws_endpoint import REGION, AwsEndpoint
 from tests.live.aws.moto_server import dummy_env, moto_serving
 from tests.live.kubernetes.agent_node import AgentNode
@@ -408,13 +410,13 @@ def test_of_karpenter_another_machine_is_asked_whatever_was_found(
     agents = Agents(control_plane, tmp_path)
     agent = agents("n1")
     try:
-        asking = KubePlatformRequests(agent, "eks")
+        asking = by_own_node(agent, "eks")
         agent.claim("cluster", 0)
         agent.quarantine(f"healthd: {code} gpu:GPU-1 [k3v9]")
         assert "replaces it on any request" in asking.reason_against(Remedy.REBOOT_NODE)
-        asking.ask(Remedy.REPLACE_NODE)
+        asking.replace()
         assert _order_in(control_plane.admin.get("/api/v1/nodes/n1").must()) != ""
-        assert asking.recall(carried_out=False)
+        assert asking.take_back(carried_out=False)
         gone = {"metadata": {"labels": {"karpenter.sh/nodepool": None}}}
         control_plane.admin.patch("/api/v1/nodes/n1", gone, kind="merge").must()
         asked = {"type": CONDITION, "status": "False", "reason": "OperatorRepair", "message": "healthd: x"}
@@ -440,15 +442,15 @@ def test_what_was_asked_for_goes_with_the_drain_or_the_last_place(
         return control_plane.admin.get(path).must()
 
     try:
-        asking = KubePlatformRequests(agent, kind)
+        asking = by_own_node(agent, kind)
         agent.claim("cluster", 0)
         agent.quarantine("healthd: gpu.xid.79 gpu:GPU-1 [k3v9]")
-        asking.ask(Remedy.REPLACE_NODE)
+        asking.replace()
         before = node()
         assert _order_in(before) == {"hyperpod": "UnschedulablePendingReplacement", "eks": "NvidiaXID79Error"}[kind]
-        asking.ask(Remedy.REPLACE_NODE)
+        asking.replace()
         assert node()["metadata"]["resourceVersion"] == before["metadata"]["resourceVersion"]
-        assert asking.recall(carried_out=False) is (kind == "eks")
+        assert asking.take_back(carried_out=False) is (kind == "eks")
         assert (_order_in(node()) == "") is (kind == "eks")
         if ends == "release":
             agent.release(resume=False)
@@ -464,6 +466,12 @@ def test_what_was_asked_for_goes_with_the_drain_or_the_last_place(
         assert found["Ready"] == "True"
     finally:
         agents.close()
+
+
+def by_own_node(agent: KubernetesOrchestrator, kind: str) -> OwnNodeProvisioner:
+    """The provisioner of this node, which asks its platform by its own Node."""
+    subject = TargetNode(node="n1", here=False)
+    return OwnNodeProvisioner(kind=kind, subject=subject, node=agent, read=agent.read_record, hint="")
 
 
 def shown(node: dict[str, Any]) -> tuple[str | None, list[dict[str, Any]]]:

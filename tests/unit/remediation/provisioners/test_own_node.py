@@ -17,7 +17,6 @@ from healthd.core.model import Remedy
 from healthd.core.node import KernelLogState
 from healthd.remediation.orchestrators.kubernetes.objects.node import HOLD, UNHEALTHY, KubeNode, node_of
 from healthd.remediation.orchestrators.kubernetes.objects.platform_signals import ASKED, EKS_CONDITION, HYPERPOD_LABEL
-from healthd.remediation.orchestrators.kubernetes.platform_requests import KubePlatformRequests
 from healthd.remediation.ports import StateOwner
 from healthd.remediation.provisioners.from_config import channel_of, found_by_controller, open_provisioner
 from healthd.remediation.provisioners.own_node import UNHEARD_S, OwnNodeProvisioner
@@ -72,9 +71,8 @@ def of(
     node: OneNode, kind: str, *, record: str = "", now: datetime = NOW, instance_type: str = ""
 ) -> OwnNodeProvisioner:
     subject = TargetNode(node="n1", here=False, instance_type=instance_type)
-    asking = KubePlatformRequests(node, kind, clock=lambda: now)
     return OwnNodeProvisioner(
-        kind=kind, subject=subject, asking=asking, read=lambda: record, hint="look there", clock=lambda: now
+        kind=kind, subject=subject, node=node, read=lambda: record, hint="look there", clock=lambda: now
     )
 
 
@@ -268,9 +266,7 @@ def test_on_any_other_cluster_it_is_a_mistake(tmp_path: Path) -> None:
         config = Config(provisioner=section)
         with pytest.raises(ConfigError, match=words):
             open_provisioner(config, machine, None, records=records)
-        made = open_provisioner(
-            config, machine, None, records=records, asking=lambda kind: KubePlatformRequests(node, kind)
-        )
+        made = open_provisioner(config, machine, None, records=records, own_node=node)
         assert (made.kind, made.delegates, made.machine()) == (section.kind, False, MACHINE)
     with pytest.raises(ConfigError, match="eks needs Kubernetes"):
         found_by_controller(ProvisionerSection(kind="eks"), lambda _: None, root=str(tmp_path))
@@ -284,9 +280,7 @@ def test_a_node_that_turns_out_to_be_hyperpods_asks_by_its_label_where_that_is_s
     records = FakeOrchestrator(FakeCluster("n1", clock=lambda: 0.0), "n1")
     config = Config(provisioner=ProvisionerSection(kind="auto", hyperpod=HyperpodSection(how="label")))
     node = hyperpod_node()
-    made = open_provisioner(
-        config, machine, None, records=records, asking=lambda kind: KubePlatformRequests(node, kind), root=str(tmp_path)
-    )
+    made = open_provisioner(config, machine, None, records=records, own_node=node, root=str(tmp_path))
     assert isinstance(made, OwnNodeProvisioner)
 
 
@@ -296,14 +290,11 @@ def test_on_kubernetes_a_node_does_not_call_hyperpods_api_by_itself() -> None:
     records = FakeOrchestrator(FakeCluster("n1", clock=lambda: 0.0), "n1")
     node = hyperpod_node()
 
-    def asking_of(kind: str) -> KubePlatformRequests:
-        return KubePlatformRequests(node, kind)
-
     section = ProvisionerSection(kind="hyperpod", hyperpod=HyperpodSection(cluster="c"))
-    alone = open_provisioner(Config(provisioner=section), machine, None, records=records, asking=asking_of)
+    alone = open_provisioner(Config(provisioner=section), machine, None, records=records, own_node=node)
     for remedy in (Remedy.REBOOT_NODE, Remedy.REPLACE_NODE):
         assert "act_from = controller" in alone.reason_against(remedy)
     asking = ProvisionerSection(kind="hyperpod", act_from="controller", hyperpod=HyperpodSection(cluster="c"))
-    there = open_provisioner(Config(provisioner=asking), machine, None, records=records, asking=asking_of)
+    there = open_provisioner(Config(provisioner=asking), machine, None, records=records, own_node=node)
     assert there.delegates
     assert "act_from" not in there.reason_against(Remedy.REBOOT_NODE)
