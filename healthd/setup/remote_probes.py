@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from functools import partial
+from functools import cache, partial
 
 from healthd.agent.node_facts import runs_slurm
 from healthd.agent.wiring import open_orchestrator, provisioner_of
@@ -87,9 +87,10 @@ def _repair(environ: Mapping[str, str], config: Config, machine: Machine) -> Ite
     except ConfigError as error:
         yield DoctorResult.missing(about, str(error), "correct [provisioner]")
         return
+    stands_down = cache(provisioner.stands_down)  # the same for each remedy, and a call to AWS
     for remedy in _REMEDIES:
         dry_run, why = partial(provisioner.dry_run, remedy), provisioner.reason_against(remedy)
-        yield tried(f"repair: {remedy}", dry_run, why, provisioner.stands_down)
+        yield tried(f"repair: {remedy}", dry_run, why, stands_down)
 
 
 def tried(

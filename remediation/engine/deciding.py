@@ -37,8 +37,8 @@ from healthd.remediation.decide.policy import (
 )
 from healthd.remediation.decide.remediation import Remediation, Repair, after, code_of
 from healthd.remediation.decide.unwatched import WATCH_S
-from healthd.remediation.engine.dependencies import Dependencies, Slots
-from healthd.remediation.engine.slots import FIRST_PAUSE_S, LONGEST_PAUSE_S
+from healthd.remediation.engine.dependencies import Dependencies
+from healthd.remediation.engine.slots import FIRST_PAUSE_S, LONGEST_PAUSE_S, SlotKeeper
 from healthd.remediation.ports import FleetSnapshot, NodeView, Orchestrator
 from healthd.remediation.records.handoff import HandoffRecord, Versions, by_now, is_ahead, parse, showing
 
@@ -56,7 +56,7 @@ class ClusterView:
         self,
         *,
         orchestrator: Orchestrator,
-        slots: Slots,
+        slots: SlotKeeper,
         versions: Callable[[], Versions] = Versions,
         clock: Callable[[], datetime],
         monotonic_s: Callable[[], float] = time.monotonic,

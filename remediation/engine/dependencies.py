@@ -22,11 +22,6 @@ from healthd.remediation.decide.canary import canary
 from healthd.remediation.decide.fleet import (
     DAY_WINDOW,
     RATE_WINDOW,
-    HoldsSlots,
-    MayTakeSlot,
-    Scope,
-    Settle,
-    WaitForSlot,
     day_limit,
     rate_held,
     replacements,
@@ -36,7 +31,8 @@ from healthd.remediation.decide.ledger import records_of
 from healthd.remediation.decide.paging import Limits
 from healthd.remediation.decide.policy import Rules
 from healthd.remediation.decide.remediation import Remediation, Repair
-from healthd.remediation.ports import FleetSnapshot, JobControl, Orchestrator, Provisioner, Slot
+from healthd.remediation.engine.slots import SlotKeeper
+from healthd.remediation.ports import JobControl, Orchestrator, Provisioner
 from healthd.remediation.records.handoff import Versions
 
 _CANARY_AGE_S = 30.0
@@ -160,60 +156,6 @@ class RemediationStore(Protocol):
         """Write a remediation and why it moved."""
 
 
-class Slots(Protocol):
-    """The places of this node in the fleet's budget. Every call may raise BackendError."""
-
-    def learn(self) -> FleetSnapshot:
-        """Read the fleet, and remember it."""
-
-    def wants_to_learn(self) -> bool:
-        """Whether it is time to read the fleet in quiet."""
-
-    def recalled(self, *, max_age_s: float | None = None) -> FleetSnapshot | None:
-        """The fleet as it was read last, unless that is older than this, or than is of any use."""
-
-    def budget(self) -> tuple[Scope, ...]:
-        """The nodes that are out in each scope of this node, and how many may be, as the fleet was read last. Reads
-        nothing."""
-
-    def due_in_s(self) -> float:
-        """In how many seconds ``take`` would ask the cluster, and not only repeat what it said last; 0 for now."""
-
-    def reread(self) -> None:
-        """Have the next ``take`` ask the cluster, whatever it said last."""
-
-    def take(self, *, committed: bool = False) -> WaitForSlot | Settle | HoldsSlots:
-        """Go on towards holding every slot that is needed, as far as it goes without waiting.
-
-        ``committed``: the node is out already by our own act.
-        """
-
-    def take_unless_new(self) -> WaitForSlot | Settle | HoldsSlots | MayTakeSlot:
-        """The same, but a node that holds no slot asks for none before ``claim``: the fleet is read for what may be
-        against it."""
-
-    def claim(self, seen: MayTakeSlot) -> WaitForSlot | Settle | HoldsSlots:
-        """Go on from there."""
-
-    def wait(self, reason: str) -> WaitForSlot:
-        """Ask for no slot for this reason, and wait as at the limit."""
-
-    def full(self) -> WaitForSlot | None:
-        """Why not to ask for a slot now, as the slots alone tell, or None; asked as rarely as ``take``."""
-
-    def stand_back(self, reason: str) -> WaitForSlot:
-        """Give back whatever this node holds, and wait as at the limit."""
-
-    def no_room(self) -> str:
-        """Why no slot could be asked for now, or "". Nothing is claimed."""
-
-    def held(self) -> tuple[Slot, ...]:
-        """The slots that the cluster lists for this node now."""
-
-    def give_back(self) -> tuple[Slot, ...]:
-        """Give back whatever this node holds, and say what that was."""
-
-
 class Resetter(Protocol):
     """Resets all GPUs of this machine. Every call has its own deadline."""
 
@@ -300,7 +242,7 @@ class Dependencies(Struct, frozen=True, kw_only=True):
     orchestrator: Orchestrator
     provisioner: Provisioner
     resetter: Resetter
-    slots: Slots
+    slots: SlotKeeper
     judgement: Judgement
     remediations: RemediationStore
     rules: Callable[[], Rules]

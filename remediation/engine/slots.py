@@ -106,6 +106,7 @@ class SlotKeeper:
         return self._monotonic_s() >= self._learn_s
 
     def recalled(self, *, max_age_s: float | None = None) -> FleetSnapshot | None:
+        """The fleet as it was read last, unless that is older than ``max_age_s``, or than is of any use."""
         if self._snapshot is None:
             return None
         most_s = 2 * learning_s(self._snapshot.total) if max_age_s is None else max_age_s
@@ -119,6 +120,7 @@ class SlotKeeper:
     # -- slots --------------------------------------------------------------------------------------------------------
 
     def due_in_s(self) -> float:
+        """In how many seconds ``take`` would ask the cluster, and not only repeat what it said last; 0 for now."""
         if self._waiting is None or (isinstance(self._waiting, Settle) and not self._is_fenced):
             return 0.0
         return max(0.0, self._look_s - self._monotonic_s())
@@ -152,9 +154,11 @@ class SlotKeeper:
         return self._fenced(move, committed=False)
 
     def claim(self, seen: MayTakeSlot) -> WaitForSlot | Settle | HoldsSlots:
+        """Go on from there, as ``take`` does. Raises as that."""
         return self._fenced(self._planned(seen.slots, committed=False), committed=False)
 
     def wait(self, reason: str) -> WaitForSlot:
+        """Ask for no slot for this reason, and wait as at the limit."""
         return self._pause(WaitForSlot(reason=reason))
 
     def full(self) -> WaitForSlot | None:
@@ -174,18 +178,22 @@ class SlotKeeper:
         return self._wait_for_turn(listed.took_s)
 
     def stand_back(self, reason: str) -> WaitForSlot:
+        """Give back what this node holds, and wait as at the limit. Raises BackendError."""
         self.give_back()
         return self.wait(reason)
 
     def no_room(self) -> str:
+        """Why this node could not ask for a slot now, or "". Nothing is claimed. Raises BackendUnknown."""
         scopes, slots = self._scopes_of(self._orchestrator.snapshot()), self._list()
         move = plan(node=self._node, scopes=scopes, slots=slots, since_s=None, now_s=0.0)
         return move.reason if isinstance(move, WaitForSlot | GiveBack) else ""
 
     def held(self) -> tuple[Slot, ...]:
+        """The slots that the cluster lists for this node now. Raises BackendUnknown."""
         return tuple(slot for slot in self._list() if slot.node == self._node)
 
     def give_back(self) -> tuple[Slot, ...]:
+        """Give back whatever this node holds, and say what that was: for when the node is back, or not ours."""
         own = tuple(sorted(self.held(), key=lambda slot: (slot.scope, slot.index), reverse=True))
         self._drop(own)
         self._pause_s = 0.0

@@ -253,8 +253,8 @@ def _kube_node(data: bytes) -> None:
         kube_conditions.shown_on,
         lambda node: listed_nodes.listed_node(node, None, claimed=False),
         device_plugin.asked_of,
-        platform_signals.eks_owner,
-        platform_signals.hyperpod_owner,
+        platform_signals.SIGNALS["eks"].owner,
+        platform_signals.SIGNALS["hyperpod"].owner,
     ):
         read(node)
 

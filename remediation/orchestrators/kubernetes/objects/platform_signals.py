@@ -102,7 +102,13 @@ class EksCondition:
 
     def owner(self, node: KubeNode) -> str:
         """eks-node-monitoring-agent, or another writer of the condition."""
-        return eks_owner(node)
+        there = [kind for kind in _EKS_AGENT_TYPES if node.condition(kind) is not None]
+        if there:
+            return f"eks-node-monitoring-agent, which writes {', '.join(there)}"
+        condition = node.condition(EKS_CONDITION)
+        if condition is not None and not condition.message.startswith(SIGNAL):
+            return f"another writer, which set {EKS_CONDITION}={condition.status} ({condition.reason})"
+        return ""
 
     def reason_against(self, node: KubeNode, remedy: Remedy) -> str:
         """Karpenter answers the condition with another machine: a request for a reboot would be a replacement."""
@@ -115,12 +121,20 @@ class EksCondition:
         held = hold_of(node)
         if held is None:
             raise BackendRefused(f"{node.name}: {remedy} not requested: healthd does not hold the node")
-        return eks_patch(node, code_in(held.text), remedy, now)
+        if owner := self.owner(node):
+            raise BackendRefused(
+                f"{node.name}: {remedy} not requested: the condition {EKS_CONDITION} belongs to {owner}"
+            )
+        code = code_in(held.text)
+        reason = eks_reason(code, remedy, always_replaces=replaces_only(node))
+        if not reason:
+            raise BackendRefused(f"{node.name}: EKS node auto-repair has no reason that means {remedy} for {code}")
+        return _eks(node, "False", reason, f"{SIGNAL}{code} calls for {remedy}", now)
 
     def stands(self, node: KubeNode, remedy: Remedy) -> bool:
         """Ours, False, and with a reason that means this remedy."""
         there, held = node.condition(EKS_CONDITION), hold_of(node)
-        if there is None or there.status != "False" or eks_owner(node) or held is None:
+        if there is None or there.status != "False" or self.owner(node) or held is None:
             return False
         return there.reason == eks_reason(code_in(held.text), remedy, always_replaces=replaces_only(node))
 
@@ -137,12 +151,15 @@ class EksCondition:
     def recalled(self, node: KubeNode, now: datetime) -> dict[str, Any] | None:
         """Unknown: auto-repair acts on False alone, and whether the node is healthy is not known yet."""
         there = node.condition(EKS_CONDITION)
-        if there is None or there.status != "False" or eks_owner(node):
+        if there is None or there.status != "False" or self.owner(node):
             return None
         return _eks(node, "Unknown", "BeingVerified", f"{SIGNAL}no request, the node is being verified", now)
 
     def ended(self, node: KubeNode, now: datetime) -> dict[str, Any] | None:
-        return eks_taken_back(node, now)
+        condition = node.condition(EKS_CONDITION)
+        if condition is None or condition.status == "True" or self.owner(node):
+            return None
+        return _eks(node, "True", "AcceleratedHardwareIsReady", f"{SIGNAL}no request, the node is released", now)
 
 
 class HyperPodLabel:
@@ -153,13 +170,22 @@ class HyperPodLabel:
 
     def owner(self, node: KubeNode) -> str:
         """HyperPod's agent, or another writer that set the label to anything but Schedulable."""
-        return hyperpod_owner(node)
+        value = node.labels.get(HYPERPOD_LABEL)
+        if value is None:
+            return f"the node has no label {HYPERPOD_LABEL}: it is not a node of HyperPod"
+        if value not in (SCHEDULABLE, _ours(node)):
+            return f"HyperPod acts on the node already: {HYPERPOD_LABEL}={value}"
+        return ""
 
     def reason_against(self, node: KubeNode, remedy: Remedy) -> str:
         return ""
 
     def patch(self, node: KubeNode, remedy: Remedy, now: datetime) -> dict[str, Any]:
-        return hyperpod_patch(node, remedy)
+        if why := self.owner(node):
+            raise BackendRefused(f"{node.name}: {remedy} not requested: {why}")
+        if remedy not in _HYPERPOD_VALUES:
+            raise BackendRefused(f"{node.name}: {remedy} not requested: HyperPod has no label for it")
+        return _hyperpod(node, _HYPERPOD_VALUES[remedy], _HYPERPOD_VALUES[remedy])
 
     def stands(self, node: KubeNode, remedy: Remedy) -> bool:
         """Ours, and with the value that means this remedy."""
@@ -179,14 +205,15 @@ class HyperPodLabel:
 
     def ended(self, node: KubeNode, now: datetime) -> dict[str, Any] | None:
         """A label that is still ours becomes Schedulable again; one that HyperPod has moved on from is HyperPod's."""
-        return hyperpod_taken_back(node)
+        if ASKED not in node.annotations:
+            return None
+        value = node.labels.get(HYPERPOD_LABEL)
+        is_ours = value is not None and value == _ours(node)
+        return _hyperpod(node, SCHEDULABLE if is_ours else value, None)
 
 
 SIGNALS: Mapping[str, Signal] = {"eks": EksCondition(), "hyperpod": HyperPodLabel()}
 """By the kind of provisioner that uses them."""
-
-
-# -- EKS --------------------------------------------------------------------------------------------------------------
 
 
 def replaces_only(node: KubeNode) -> bool:
@@ -209,36 +236,6 @@ def eks_reason(code: str, remedy: Remedy, *, always_replaces: bool = False) -> s
     return reason if number in fits else ""
 
 
-def eks_owner(node: KubeNode) -> str:
-    """The agent that already writes EKS's conditions of the node, or ""."""
-    there = [kind for kind in _EKS_AGENT_TYPES if node.condition(kind) is not None]
-    if there:
-        return f"eks-node-monitoring-agent, which writes {', '.join(there)}"
-    condition = node.condition(EKS_CONDITION)
-    if condition is not None and not condition.message.startswith(SIGNAL):
-        return f"another writer, which set {EKS_CONDITION}={condition.status} ({condition.reason})"
-    return ""
-
-
-def eks_patch(node: KubeNode, code: str, remedy: Remedy, now: datetime) -> dict[str, Any]:
-    """The strategic-merge patch of the node's status by which auto-repair does this. Raises BackendRefused where it has
-    no reason for it, or another agent owns the condition."""
-    if owner := eks_owner(node):
-        raise BackendRefused(f"{node.name}: {remedy} not requested: the condition {EKS_CONDITION} belongs to {owner}")
-    reason = eks_reason(code, remedy, always_replaces=replaces_only(node))
-    if not reason:
-        raise BackendRefused(f"{node.name}: EKS node auto-repair has no reason that means {remedy} for {code}")
-    return _eks(node, "False", reason, f"{SIGNAL}{code} calls for {remedy}", now)
-
-
-def eks_taken_back(node: KubeNode, now: datetime) -> dict[str, Any] | None:
-    """The patch that ends our request; None where the condition is not ours, or holds no request."""
-    condition = node.condition(EKS_CONDITION)
-    if condition is None or condition.status == "True" or eks_owner(node):
-        return None
-    return _eks(node, "True", "AcceleratedHardwareIsReady", f"{SIGNAL}no request, the node is released", now)
-
-
 def _eks(node: KubeNode, status: str, reason: str, message: str, now: datetime) -> dict[str, Any]:
     before = node.condition(EKS_CONDITION)
     moved = before.lastTransitionTime if before is not None and before.status == status else None
@@ -251,37 +248,6 @@ def _eks(node: KubeNode, status: str, reason: str, message: str, now: datetime) 
         "lastHeartbeatTime": rfc3339(now),
     }
     return {"metadata": {"resourceVersion": node.version}, "status": {"conditions": [condition]}}
-
-
-# -- HyperPod ---------------------------------------------------------------------------------------------------------
-
-
-def hyperpod_owner(node: KubeNode) -> str:
-    """Why the label must not be written here, or ""."""
-    value = node.labels.get(HYPERPOD_LABEL)
-    if value is None:
-        return f"the node has no label {HYPERPOD_LABEL}: it is not a node of HyperPod"
-    if value not in (SCHEDULABLE, _ours(node)):
-        return f"HyperPod acts on the node already: {HYPERPOD_LABEL}={value}"
-    return ""
-
-
-def hyperpod_patch(node: KubeNode, remedy: Remedy) -> dict[str, Any]:
-    """The merge patch by which HyperPod reboots or replaces the node. Raises BackendRefused where it must not be."""
-    if why := hyperpod_owner(node):
-        raise BackendRefused(f"{node.name}: {remedy} not requested: {why}")
-    if remedy not in _HYPERPOD_VALUES:
-        raise BackendRefused(f"{node.name}: {remedy} not requested: HyperPod has no label for it")
-    return _hyperpod(node, _HYPERPOD_VALUES[remedy], _HYPERPOD_VALUES[remedy])
-
-
-def hyperpod_taken_back(node: KubeNode) -> dict[str, Any] | None:
-    """The merge patch that removes our request, or the rest of it; None where nothing is there."""
-    if ASKED not in node.annotations:
-        return None
-    value = node.labels.get(HYPERPOD_LABEL)
-    is_ours = value is not None and value == _ours(node)
-    return _hyperpod(node, SCHEDULABLE if is_ours else value, None)
 
 
 def _ours(node: KubeNode) -> str | None:

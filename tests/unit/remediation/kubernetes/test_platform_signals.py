@@ -19,14 +19,12 @@ from healthd.remediation.orchestrators.kubernetes.objects.platform_signals impor
     EKS_CONDITION,
     HYPERPOD_LABEL,
     SIGNALS,
-    eks_patch,
     eks_reason,
-    eks_taken_back,
-    hyperpod_patch,
 )
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 EARLIER = "2026-11-21T11:00:00Z"
+LOST = "healthd: gpu.xid.79 gpu:GPU-1 [k3v9]"
 
 
 EKS, HYPERPOD = SIGNALS["eks"], SIGNALS["hyperpod"]
@@ -111,12 +109,12 @@ def test_any_other_node_may_be_rebooted(labels: dict[str, str]) -> None:
 
 def test_the_condition_is_one_patch_with_the_version_that_was_read() -> None:
     """And its transition time moves with its status only."""
-    patch = eks_patch(node(), "gpu.xid.79", Remedy.REPLACE_NODE, NOW)
+    patch = EKS.patch(node(held=LOST), Remedy.REPLACE_NODE, NOW)
     (made,) = patch["status"]["conditions"]
     assert patch["metadata"] == {"resourceVersion": "7"}
     assert (made["type"], made["status"], made["reason"]) == (EKS_CONDITION, "False", "NvidiaXID79Error")
     assert (made["lastTransitionTime"], made["lastHeartbeatTime"]) == ("2026-11-21T12:00:00Z",) * 2
-    (again,) = eks_patch(node(condition("False")), "gpu.xid.79", Remedy.REPLACE_NODE, NOW)["status"]["conditions"]
+    (again,) = EKS.patch(node(condition("False"), held=LOST), Remedy.REPLACE_NODE, NOW)["status"]["conditions"]
     assert again["lastTransitionTime"] == EARLIER
 
 
@@ -130,24 +128,24 @@ def test_the_condition_is_one_patch_with_the_version_that_was_read() -> None:
 def test_a_condition_of_somebody_elses_is_left_alone(there: dict[str, Any], words: str) -> None:
     """Two that repair one node undo each other."""
     with pytest.raises(BackendRefused, match=words):
-        eks_patch(node(there), "gpu.xid.79", Remedy.REPLACE_NODE, NOW)
-    assert eks_taken_back(node(there), NOW) is None
+        EKS.patch(node(there, held=LOST), Remedy.REPLACE_NODE, NOW)
+    assert EKS.ended(node(there), NOW) is None
 
 
 def test_a_finding_without_a_reason_is_refused() -> None:
     """The sentence names both."""
     with pytest.raises(BackendRefused, match=r"no reason that means replace_node for gpu\.ecc"):
-        eks_patch(node(), "gpu.ecc", Remedy.REPLACE_NODE, NOW)
+        EKS.patch(node(held="healthd: gpu.ecc gpu:GPU-1 [k3v9]"), Remedy.REPLACE_NODE, NOW)
 
 
 def test_what_was_asked_for_is_taken_back_once() -> None:
     """By a True of ours; one that is True, or was never written, stays as it is."""
-    patch = eks_taken_back(node(condition("False")), NOW)
+    patch = EKS.ended(node(condition("False")), NOW)
     assert patch is not None
     assert patch["status"]["conditions"][0]["status"] == "True"
-    assert eks_taken_back(node(condition("True")), NOW) is None
-    assert eks_taken_back(node(condition("False", "NodeMonitoringAgent says so")), NOW) is None
-    assert eks_taken_back(node(), NOW) is None
+    assert EKS.ended(node(condition("True")), NOW) is None
+    assert EKS.ended(node(condition("False", "NodeMonitoringAgent says so")), NOW) is None
+    assert EKS.ended(node(), NOW) is None
 
 
 @pytest.mark.parametrize(
@@ -159,7 +157,7 @@ def test_what_was_asked_for_is_taken_back_once() -> None:
 )
 def test_hyperpods_label_is_an_order(remedy: Remedy, value: str) -> None:
     """On a node of HyperPod's that it is not acting on."""
-    labels = hyperpod_patch(node(labels={HYPERPOD_LABEL: "Schedulable"}), remedy)["metadata"]["labels"]
+    labels = HYPERPOD.patch(node(labels={HYPERPOD_LABEL: "Schedulable"}), remedy, NOW)["metadata"]["labels"]
     assert labels == {HYPERPOD_LABEL: value}
 
 
@@ -177,7 +175,7 @@ def test_hyperpod_is_not_asked_twice_nor_for_what_it_has_not(
 ) -> None:
     """Each refusal says what is there."""
     with pytest.raises(BackendRefused, match=words):
-        hyperpod_patch(node(labels=labels), remedy)
+        HYPERPOD.patch(node(labels=labels), remedy, NOW)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -186,7 +184,7 @@ def test_hyperpod_is_not_asked_twice_nor_for_what_it_has_not(
 
 def test_eks_is_asked_for_the_finding_that_the_nodes_own_hold_names() -> None:
     """Not for one that somebody hands in: whoever reads the Node sees why. Without a hold it is not asked."""
-    held = node(held="healthd: gpu.xid.79 gpu:GPU-1 [k3v9]")
+    held = node(held=LOST)
     (made,) = EKS.patch(held, Remedy.REPLACE_NODE, NOW)["status"]["conditions"]
     assert (made["reason"], made["message"]) == ("NvidiaXID79Error", "healthd: gpu.xid.79 calls for replace_node")
     with pytest.raises(BackendRefused, match="healthd does not hold the node"):
@@ -206,7 +204,7 @@ def test_eks_is_asked_for_the_finding_that_the_nodes_own_hold_names() -> None:
 )
 def test_eks_was_asked_only_by_our_own_false(there: list[dict[str, Any]], held: bool, stands: bool) -> None:
     """Anything else is no request of ours."""
-    shown = node(*there, held="healthd: gpu.xid.79 gpu:GPU-1 [k3v9]" if held else "")
+    shown = node(*there, held=LOST if held else "")
     assert EKS.stands(shown, Remedy.REPLACE_NODE) is stands
 
 
