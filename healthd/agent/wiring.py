@@ -57,7 +57,7 @@ from healthd.state.monitor import Monitor
 from healthd.state.store import Store
 
 if TYPE_CHECKING:  # it loads lightkube, which a node of Slurm need not have
-    from healthd.remediation.orchestrators.kubernetes.objects.node import OwnNode
+    from healthd.remediation.orchestrators.kubernetes.gpu_clients import OwnNode
     from healthd.remediation.orchestrators.kubernetes.orchestrator import KubernetesOrchestrator
 
 _CALM_S = 30.0

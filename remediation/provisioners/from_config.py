@@ -40,7 +40,7 @@ from healthd.sources.command import run_command
 from healthd.sources.machine import Machine
 
 if TYPE_CHECKING:  # a node of Slurm does not load objects of Kubernetes
-    from healthd.remediation.orchestrators.kubernetes.objects.node import OwnNode
+    from healthd.remediation.orchestrators.kubernetes.gpu_clients import OwnNode
 
 
 class RecordPort(Protocol):

@@ -12,7 +12,8 @@ from typing import Any
 
 from healthd.core.errors import BackendBusy, BackendError, BackendRefused, BackendUnknown
 from healthd.core.model import Remedy
-from healthd.remediation.orchestrators.kubernetes.objects.node import KubeNode, OwnNode, instance_id_of
+from healthd.remediation.orchestrators.kubernetes.gpu_clients import OwnNode
+from healthd.remediation.orchestrators.kubernetes.objects.node import KubeNode, instance_id_of
 from healthd.remediation.orchestrators.kubernetes.objects.platform_signals import SIGNALS
 from healthd.remediation.ports import StateOwner
 from healthd.remediation.provisioners.target_node import TargetNode

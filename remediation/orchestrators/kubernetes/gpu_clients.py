@@ -13,17 +13,27 @@ writes.
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from typing import Any
+from collections.abc import Callable, Collection
+from typing import Any, Protocol
 
 from healthd.core.errors import BackendError
-from healthd.remediation.orchestrators.kubernetes.objects.node import KubeNode, OwnNode
+from healthd.remediation.orchestrators.kubernetes.objects.node import KubeNode
 
 LABEL = "nvidia.com/gpu.deploy."
 CLIENTS = tuple(
     f"{LABEL}{name}" for name in ("client", "dcgm", "dcgm-exporter", "device-plugin", "gpu-feature-discovery", "nvsm")
 )
 RUNS, PAUSED = "true", "paused-for-gpu-reset"
+
+
+class OwnNode(Protocol):
+    """This node's Node. Both raise BackendError."""
+
+    def own(self, *, fresh: bool = False) -> KubeNode:
+        """The Node as it was read last, or read again where ``fresh``."""
+
+    def change_own(self, patch: Callable[[KubeNode], dict[str, Any] | None], *, status: bool) -> None:
+        """Patch the Node as it was read; no patch: write nothing."""
 
 
 def labelled_patch(node: KubeNode, keys: Collection[str], *, before: str, after: str) -> dict[str, Any] | None:

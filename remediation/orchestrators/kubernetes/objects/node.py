@@ -17,9 +17,9 @@ from __future__ import annotations
 import fnmatch
 import json
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any
 
 import msgspec
 
@@ -145,16 +145,6 @@ class KubeNode(msgspec.Struct, frozen=True, kw_only=True):
     def taint(self, key: str) -> Taint | None:
         """The first taint of this key, or None."""
         return next((each for each in self.taints if each.key == key), None)
-
-
-class OwnNode(Protocol):
-    """This node's Node. Both raise BackendError."""
-
-    def own(self, *, fresh: bool = False) -> KubeNode:
-        """The Node as it was read last, or read again where ``fresh``."""
-
-    def change_own(self, patch: Callable[[KubeNode], dict[str, Any] | None], *, status: bool) -> None:
-        """Patch the Node as it was read; no patch: write nothing."""
 
 
 class OwnershipAnnotation(msgspec.Struct, frozen=True, kw_only=True):
