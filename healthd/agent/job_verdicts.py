@@ -145,6 +145,8 @@ class JobVerdicts:
         self._blamed = _last_blamed(store)
         self._began: OrderedDict[str, datetime] = OrderedDict()
         self._refused: OrderedDict[str, None] = OrderedDict()
+        self._starting: set[str] = set()
+        """The jobs whose prolog has no answer yet: what drains the node now refuses them."""
         self._told_drain = ""
         self._untold: datetime | None = None
         """Since when slurmctld has not answered about the notices of that drain."""
@@ -155,9 +157,16 @@ class JobVerdicts:
     def begins(self, job: str, now: datetime) -> None:
         """A job is about to start here: Slurm before 25.11 does not tell an Epilog when that was."""
         self._began[job] = now
+        self._starting.add(job)
         self._refused.pop(job, None)  # another run of it
         while len(self._began) > _REMEMBERED:
-            self._began.popitem(last=False)
+            self._starting.discard(self._began.popitem(last=False)[0])
+
+    def prolog_ended(self, job: str, *, refused: bool) -> None:
+        """The job has the answer of its prolog."""
+        if refused:
+            self.refuses(job)
+        self._starting.discard(job)
 
     def refuses(self, job: str) -> None:
         """A job is refused by the prolog: it does not run here, and its Epilog, which comes all the same, judges
@@ -401,10 +410,14 @@ class JobVerdicts:
             return
         sentence = at_drain(self._node, remediation.code, part_of(remediation.component, self._names()))
         try:
-            yield from tell_owners(self._slurm, sentence, stopping)
+            yield from tell_owners(self._slurm, sentence, stopping, runs=self._runs)
         except BackendError as error:
             self._untold = now
             yield f"owners of jobs got no notice of the drain yet: {error}"
+
+    def _runs(self, job: str) -> bool:
+        """Whether a job of this node goes on behind a drain: one that its prolog refuses gets the words of that."""
+        return job not in self._starting and job not in self._refused
 
     def _tells_of(self, remediation: Remediation) -> bool:
         diagnoses = self._monitor.diagnoses()

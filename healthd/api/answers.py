@@ -224,8 +224,8 @@ def _blaming(agent: Agent, report: Report, job: Job, verdict: JobVerdict) -> tup
 def hook_ended(agent: Agent, reply: HookReply, receipt: Receipt = Receipt.TAKEN) -> str:
     """Record and count the hook's answer, and return the record. An answer that was read too late refuses nothing."""
     refused = reply.refuses and receipt is not Receipt.GONE
-    if refused and reply.kind == "prolog" and agent.job_verdicts is not None:
-        agent.job_verdicts.refuses(reply.job)
+    if reply.kind == "prolog" and agent.job_verdicts is not None:
+        agent.job_verdicts.prolog_ended(reply.job, refused=refused)
     word = "blamed" if reply.kind == "epilog" else "refused"
     agent.hooks[reply.kind, reply.verdict, word if refused else "passed"] += 1
     text = _refusal(reply, receipt) if reply.refuses else reply.passed

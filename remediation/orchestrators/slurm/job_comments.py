@@ -170,18 +170,24 @@ def notify_owner(slurm: SlurmOrchestrator, job: str, sentence: str) -> None:
 
 
 def tell_owners(
-    slurm: SlurmOrchestrator, sentence: str, stopping: Callable[[], bool] = lambda: False
+    slurm: SlurmOrchestrator,
+    sentence: str,
+    stopping: Callable[[], bool] = lambda: False,
+    *,
+    runs: Callable[[str], bool] = lambda _: True,
 ) -> tuple[str, ...]:
     """Notify srun and salloc of each job on this node, and leave the sentence in its AdminComment: slurmctld takes none
     later of a job that fails and is not run again. A job that has it there was notified, maybe by the daemon before
-    this one. Returns why a job has it not, a sentence each; one that ends just now keeps it from no other. Raises
-    BackendUnknown where slurmctld does not answer."""
+    this one. ``runs``: whether the job of this number goes on here; another gets no notice. Returns why a job has it
+    not, a sentence each; one that ends just now keeps it from no other. Raises BackendUnknown where slurmctld does not
+    answer."""
     text, problems = PREFIX + as_comment(sentence), []
     for job in slurm.running():
         if stopping():
             break
         try:
-            if text in read_texts(slurm, _found(slurm, job.id).id).comment:
+            found = _found(slurm, job.id)
+            if not runs(found.number) or text in read_texts(slurm, found.id).comment:
                 continue
             problem = append_comment(slurm, job.id, sentence)
             with contextlib.suppress(BackendError):  # "Requested operation is presently disabled": no step of it runs

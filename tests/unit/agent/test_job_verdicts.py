@@ -281,6 +281,26 @@ def test_owners_get_the_notice_of_a_drain_once_slurmctld_answers(world: World) -
     assert node.notified == ["8", "10"]
 
 
+def test_a_job_that_its_prolog_refuses_is_not_said_to_go_on(world: World) -> None:
+    """Neither before the hook has its answer nor after it: the daemon drains the node, and tells of that, before the
+    prolog can refuse. One that passes goes on."""
+    node = SharedNode()
+    verdicts = daemon(
+        world.store,
+        SlurmOrchestrator(node="n1", run=node),
+        holds=lambda: a_remediation(hold=Hold(text="healthd: x [c1]", user="root", stamp=1)),
+    )
+    for job in ("8", "10"):
+        verdicts.begins(job, START)
+    verdicts.prolog_ended("10", refused=False)
+    verdicts.tell()
+    assert node.notified == ["10"]
+    assert "goes on" in node.comments["10"]
+    verdicts.prolog_ended("8", refused=True)
+    verdicts.tell()
+    assert node.comments["8"] == "(null)"
+
+
 @pytest.mark.parametrize(("priority", "comment"), [("0", "healthd: held (launch failed requeued held): "), ("1", "")])
 def test_a_refused_job_that_slurm_holds_has_its_release_in_the_comment(
     world: World, priority: str, comment: str
