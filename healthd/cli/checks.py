@@ -9,6 +9,8 @@ from healthd.config.report import documented_fields
 from healthd.core.check import discover
 from healthd.core.json_documents import json_document, json_fields
 
+SCHEMA = "healthd.checks/v1"
+
 
 def answer(options: Namespace) -> Reply:
     """Every check with its title, interval, settings and finding codes."""
@@ -22,7 +24,7 @@ def answer(options: Namespace) -> Reply:
             }
             for check in checks
         ]
-        return Reply(code=0, out=json_document(data))
+        return Reply(code=0, out=json_document({"schema": SCHEMA, "checks": data}))
     lines = []
     for check in checks:
         lines.append(f"{check.name:<18} {check.often:<14} {check.title}")

@@ -23,6 +23,8 @@ from healthd.core.json_documents import json_document
 from healthd.core.strict_modes import others_may_write
 from healthd.remediation.policy_files import code_problems
 
+SCHEMA, VALIDATE_SCHEMA = "healthd.config/v1", "healthd.config_validate/v1"
+
 
 def answer(options: Namespace) -> Reply:
     """``show`` fails like every verb does; ``validate`` prints the problems as marks on the user's own files.
@@ -36,7 +38,7 @@ def answer(options: Namespace) -> Reply:
         return Reply(code=0, out=config_schema_text(check_settings()))
     if options.what == "show":
         values = loaded(options)
-        text = json_document(as_data(values)) if options.json else shown(values)
+        text = json_document({"schema": SCHEMA, "values": as_data(values)}) if options.json else shown(values)
         return Reply(code=0, out=text)
     path = Path(options.config) if options.config else None
     who = (lambda config: ThisNode(config, os.environ)) if options.here else None
@@ -49,7 +51,7 @@ def answer(options: Namespace) -> Reply:
         warnings = (*warnings, *no_repair(config), *short_settle(config), *mistyped_type(config))
     code = ExitCode.CONFIG if problems or found else 0
     if options.json:
-        data = {"problems": [*map(str, problems), *found], "warnings": warnings}
+        data = {"schema": VALIDATE_SCHEMA, "problems": [*map(str, problems), *found], "warnings": warnings}
         return Reply(code=code, out=json_document(data))
     err = annotated(problems, examined.texts) if problems else "".join(f"healthd: {wrong}\n" for wrong in found)
     err += "".join(f"healthd: warning: {warning}\n" for warning in warnings)

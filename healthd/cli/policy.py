@@ -21,6 +21,7 @@ from healthd.remediation.decide.on_job import WAIT, parse
 from healthd.remediation.decide.rules import STANDING, Ladder, Policy, Rule
 from healthd.remediation.policy_files import as_rule, policy_of, rules_named
 
+SCHEMA, TEST_SCHEMA = "healthd.policy/v1", "healthd.policy_test/v1"
 _OPERATOR = "the operator"
 
 
@@ -51,7 +52,7 @@ def shown(config: Config, use: str) -> dict[str, Any]:
     policy_of(config.policy, None, use)  # raises ConfigError for its mistakes
     rules = [*(as_rule(row, site=True) for row in config.policy.rule), *rules_named(use), *STANDING]
     on_job = str(parse(config.policy.on_job))
-    return {"policy": use, "on_job": on_job, "rules": [_rule_data(rule) for rule in rules]}
+    return {"schema": SCHEMA, "policy": use, "on_job": on_job, "rules": [_rule_data(rule) for rule in rules]}
 
 
 def _rule_data(rule: Rule) -> dict[str, Any]:
@@ -102,7 +103,7 @@ def tested(args: Iterable[str], policy: Policy, config: Config, instance_type: s
             verdicts += [{**each, "file": name} for each in _of_log(name, policy, config)]
         else:
             verdicts += [_verdict(variant, policy) for variant in variants(name)]
-    return {"policy": policy.name, "instance_type": instance_type, "verdicts": verdicts}
+    return {"schema": TEST_SCHEMA, "policy": policy.name, "instance_type": instance_type, "verdicts": verdicts}
 
 
 def variants(name: str) -> tuple[CodeForm, ...]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from argparse import Namespace
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, cast
@@ -10,9 +12,13 @@ from typing import Any, cast
 import pytest
 
 from healthd.api.grammar import _grammar, parse
+from healthd.api.wire import Reply
 from healthd.cli.case import answer as case
+from healthd.cli.checks import answer as checks
+from healthd.cli.config import answer as config
 from healthd.cli.fleet import answer as fleet
 from healthd.cli.new_check import answer as new_check
+from healthd.cli.policy import answer as policy
 from healthd.cli.uninstall import _done
 from healthd.ledger.changes import NodeChanges, NodeMemory
 from healthd.ledger.database import LEDGER, Ledger
@@ -32,6 +38,29 @@ def test_every_verb_has_json() -> None:
     assert {name for name, each in verbs.items() if "--json" not in each._option_string_actions} == set(WITHOUT)
 
 
+@pytest.mark.parametrize(
+    ("line", "verb", "keys"),
+    [
+        ("config show", config, {"values"}),
+        ("config validate", config, {"problems", "warnings"}),
+        ("checks", checks, {"checks"}),
+        ("policy show", policy, {"policy", "on_job", "rules"}),
+        ("policy test gpu.xid.79", policy, {"policy", "instance_type", "verdicts"}),
+    ],
+)
+def test_what_is_set_up_is_a_document_with_its_schema(
+    line: str, verb: Callable[[Namespace], Reply], keys: set[str], tmp_path: Path
+) -> None:
+    """The verbs that read the configuration and the checks name the version of their documents, as all others do."""
+    path = tmp_path / "config.toml"
+    path.write_text("", encoding="utf-8")
+    words = line.split()
+    where = [] if words == ["checks"] else ["--config", str(path)]
+    data = json.loads(verb(parse([*words, *where, "--json"])).out)
+    name = {"config show": "config", "policy show": "policy"}.get(line, "_".join(words[:2]))
+    assert (data.pop("schema"), data.keys()) == (f"healthd.{name}/v1", keys)
+
+
 def test_a_support_case_has_its_entries_and_its_text(tmp_path: Path) -> None:
     """From a ledger on disk, as the controller writes it."""
     now = datetime.now(UTC)
@@ -41,9 +70,9 @@ def test_a_support_case_has_its_entries_and_its_text(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path / LEDGER, now=now)
     ledger.write({"n1": NodeChanges(after=NodeMemory(), entries=(entry,))}, now, gap=timedelta(days=1))
     ledger.close()
-    config = tmp_path / "config.toml"
-    config.write_text(f'[controller]\nstate_dir = "{tmp_path}"\n[orchestrator]\nkind = "local"\n', encoding="utf-8")
-    line = ["case", "n1", "--config", str(config)]
+    path = tmp_path / "config.toml"
+    path.write_text(f'[controller]\nstate_dir = "{tmp_path}"\n[orchestrator]\nkind = "local"\n', encoding="utf-8")
+    line = ["case", "n1", "--config", str(path)]
     data = json.loads(case(parse([*line, "--json"])).out)
     assert (data["schema"], data["node"]) == ("healthd.case/v1", "n1")
     assert [(each["code"], each["component"]) for each in data["entries"]] == [("gpu.xid.79", "gpu:3")]
@@ -56,9 +85,9 @@ def test_a_ledger_that_cannot_be_reached_is_named(
     tmp_path: Path, verb: tuple[str, ...], state_dir: str, why: str
 ) -> None:
     """Whatever keeps it away, such as a folder of root's: the path and the reason, and no traceback."""
-    config = tmp_path / "config.toml"
-    config.write_text(f'[controller]\nstate_dir = "{state_dir}"\n[orchestrator]\nkind = "local"\n[daemon]\nhttp = ""\n')
-    options = parse([*verb, "--config", str(config)])
+    path = tmp_path / "config.toml"
+    path.write_text(f'[controller]\nstate_dir = "{state_dir}"\n[orchestrator]\nkind = "local"\n[daemon]\nhttp = ""\n')
+    options = parse([*verb, "--config", str(path)])
     reply = (case if verb[0] == "case" else fleet)(options)
     assert reply.code == 2
     assert f"{state_dir}/ledger.db: " in reply.err

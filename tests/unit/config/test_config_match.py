@@ -353,7 +353,7 @@ def test_the_command_line_asks_this_machine(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setenv("HEALTHD_NODE_NAME", "p5-7")
     path = write(tmp_path, '[[match]]\nhost = ["p5-[1-8]"]\n[match.budget]\nmax_out = 3\n')
     options = parse(["config", "show", "--json", "--config", str(path)])
-    values = json.loads(answer(options).out)
+    values = json.loads(answer(options).out)["values"]
     assert values["budget.max_out"] == {"value": 3, "origin": f"{path}:4 (match[0])"}
     config: Config = settings.loaded(options).config
     assert config.budget.max_out == 3
