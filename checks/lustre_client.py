@@ -85,10 +85,8 @@ def lustre_client(node: Node, settings: LustreClientSettings) -> Result:
             why = f"a Lustre file system is mounted, but the client does not report its health: {error}"
             return unknown(why, "see whether its modules are loaded, `lsmod`; in a container mount the host's /sys")
         return _without_client(node)
-    findings, undecided = (
-        list(_health(word)),
-        [] if _is_known(word) else [f"/sys/fs/lustre/health_check says {word!r}; expected 'healthy'"],
-    )
+    findings = list(_health(word))
+    undecided = [] if _is_known(word) else [f"/sys/fs/lustre/health_check says {word!r}; expected 'healthy'"]
     found, is_used = list[tuple[Component, Import]](), not settings.imports
     for kind in KINDS if settings.imports else ():
         devices = client_devices(node, kind)

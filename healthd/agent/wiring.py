@@ -215,10 +215,8 @@ def make_engine(
     jobs_here = jobs_of(by_job, orchestrator, monotonic_s)
     # There the next machine comes under another name, and the handoff record goes with the Node.
     uncounted = frozenset({Remedy.REPLACE_NODE} if orchestrator.kind == "kubernetes" else ())
-    revision, driver = (
-        cache(partial(revision_of, __version__, policy, bounds)),
-        DriverAtFault(lambda: driver_of(machine)),
-    )
+    revision = cache(partial(revision_of, __version__, policy, bounds))
+    driver = DriverAtFault(lambda: driver_of(machine))
 
     runs_tests = config.remediation.active_tests
     if monitor.boot_id == boot_id_or_unknown(machine):  # else a reboot has ended whatever it brought about

@@ -244,10 +244,8 @@ class PastHost:
 
     def log_ends(self, now: datetime) -> None:
         """Record the end of the log."""
-        decision, remediation = (
-            self._engine.decision if self._engine else NOTHING,
-            self._remediations.open_remediation(),
-        )
+        decision = self._engine.decision if self._engine else NOTHING
+        remediation = self._remediations.open_remediation()
         place = (
             "" if remediation is None else f" [remediation {remediation.id} at {remediation.step}: {remediation.note}]"
         )

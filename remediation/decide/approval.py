@@ -69,10 +69,8 @@ def ask(
         approval = Approval(remedy=remedy, code=remediation.code, component=remediation.component, asked=now, why=why)
         news = f"asks for approval of {remedy}"
     if approval.given is None and (goes := _goes_at(approval, rules)) is not None and now >= goes:
-        approval, news = (
-            replace(approval, given=now, by="by default, without an answer"),
-            f"approved by default: {remedy}",
-        )
+        approval = replace(approval, given=now, by="by default, without an answer")
+        news = f"approved by default: {remedy}"
     asking = replace(remediation, approval=approval)
     waits = None if approval.given else Refused(kind=Refusal.APPROVAL, reason=waiting_words(asking, rules))
     return ApprovalGate(remediation=asking, waits=waits, news=news)

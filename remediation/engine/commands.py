@@ -45,11 +45,9 @@ class CommandChecks:
     """The commands of one node."""
 
     def __init__(self, dependencies: Dependencies, decider: Decider) -> None:
-        self._orchestrator, self._provisioner, self._resetter = (
-            dependencies.orchestrator,
-            dependencies.provisioner,
-            dependencies.resetter,
-        )
+        self._orchestrator = dependencies.orchestrator
+        self._provisioner = dependencies.provisioner
+        self._resetter = dependencies.resetter
         self._slots, self._judgement, self._rules = dependencies.slots, dependencies.judgement, dependencies.rules
         self._dependencies, self._decider = dependencies, decider
 

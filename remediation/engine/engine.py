@@ -57,12 +57,10 @@ class Engine:
     def __init__(self, dependencies: Dependencies) -> None:
         self._dependencies = dependencies
         self._provisioner, self._slots = dependencies.provisioner, dependencies.slots
-        self._judgement, self._remediations, self._rules, self._clock = (
-            dependencies.judgement,
-            dependencies.remediations,
-            dependencies.rules,
-            dependencies.clock,
-        )
+        self._judgement = dependencies.judgement
+        self._remediations = dependencies.remediations
+        self._rules = dependencies.rules
+        self._clock = dependencies.clock
         self._cluster = ClusterView(
             orchestrator=dependencies.orchestrator,
             slots=dependencies.slots,

@@ -38,11 +38,9 @@ class Gates:
 
     def __init__(self, dependencies: Dependencies) -> None:
         self._dependencies = dependencies
-        self._orchestrator, self._slots, self._judgement = (
-            dependencies.orchestrator,
-            dependencies.slots,
-            dependencies.judgement,
-        )
+        self._orchestrator = dependencies.orchestrator
+        self._slots = dependencies.slots
+        self._judgement = dependencies.judgement
         self._rules, self._platform_texts = dependencies.rules, dependencies.platform_texts
         self._unanswered = timedelta(seconds=dependencies.timeouts.unanswered_s)
         self._undrain_holds = timedelta(seconds=dependencies.timeouts.undrain_holds_s)

@@ -69,19 +69,15 @@ class Steps:
         )
         self._jobs = JobRestarts(dependencies, self._gates, journal)
         self._slot_gate = SlotGate(dependencies, cluster=cluster, gates=self._gates, decider=decider, journal=journal)
-        self._collect, self._upload, self._recheck, self._start = (
-            dependencies.collect,
-            dependencies.upload,
-            dependencies.recheck,
-            dependencies.resetter.start,
-        )
+        self._collect = dependencies.collect
+        self._upload = dependencies.upload
+        self._recheck = dependencies.recheck
+        self._start = dependencies.resetter.start
         self._run_tests, self._tested = dependencies.run_tests, ("", "", 0.0)  # of which remediation, found, until when
         self._rules = dependencies.rules
-        self._timeouts, self._clock, self._monotonic_s = (
-            dependencies.timeouts,
-            dependencies.clock,
-            dependencies.monotonic_s,
-        )
+        self._timeouts = dependencies.timeouts
+        self._clock = dependencies.clock
+        self._monotonic_s = dependencies.monotonic_s
         self._clock_watch, self._unmoved = ClockWatch(dependencies.clock(), dependencies.monotonic_s()), timedelta()
         self._ends_by = dependencies.hindsight.ends_by
         self.hurry = False

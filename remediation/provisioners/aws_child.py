@@ -52,10 +52,8 @@ def _asked(call: AwsCall, question: Mapping[str, Any], deadline_s: float) -> dic
         try:
             return {"answer": _send(call, question, deadline_s - time.monotonic())}
         except ClientError as error:
-            message, status = (
-                error.response["Error"],
-                error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0),
-            )
+            message = error.response["Error"]
+            status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
             kind, text = trouble_of(message["Code"], status), message.get("Message", "")
             if error.operation_name != call.operation:  # of STS, for the credentials: this call was not sent
                 kind, text = CallTrouble.CREDENTIALS, f"{error.operation_name}: {text}"

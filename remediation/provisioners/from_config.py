@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
@@ -16,7 +16,7 @@ from healthd.config.schema.config import Config
 from healthd.config.schema.provisioner import ProvisionerSection
 from healthd.core.errors import ConfigError
 from healthd.core.node import CommandResult
-from healthd.remediation.ports import Provisioner, StateOwner
+from healthd.remediation.ports import Orchestrator, Provisioner, StateOwner
 from healthd.remediation.provisioners.autoscaling import AutoScalingProvisioner
 from healthd.remediation.provisioners.aws import Aws
 from healthd.remediation.provisioners.aws_calls import Platform
@@ -43,16 +43,6 @@ if TYPE_CHECKING:  # a node of Slurm does not load objects of Kubernetes
     from healthd.remediation.orchestrators.kubernetes.gpu_clients import OwnNode
 
 
-class RecordPort(Protocol):
-    """This node's handoff record, as the orchestrator keeps it. Both raise BackendError."""
-
-    def write_record(self, text: str) -> None:
-        """Write the record."""
-
-    def read_record(self) -> str:
-        """Read the record."""
-
-
 _NOT_BY_ITSELF = (
     "a node of Kubernetes cannot see HyperPod's actions: set [provisioner.hyperpod] how = label, or [provisioner]"
     " act_from = controller"
@@ -67,7 +57,7 @@ def open_provisioner(
     root: str = "/",
     made_by_us: Callable[[str], bool] | None = None,
     run: Callable[..., CommandResult] = run_command,
-    records: RecordPort | None = None,
+    records: Orchestrator | None = None,
     own_node: OwnNode | None = None,
 ) -> Provisioner:
     """The provisioner of this node, by ``[provisioner]``. ``scontrol`` None: Slurm does not run the node.
@@ -252,7 +242,7 @@ def _delegated(
     subject: TargetNode,
     found: DetectedPlatform,
     scontrol: Scontrol | None,
-    records: RecordPort | None,
+    records: Orchestrator | None,
 ) -> Provisioner:
     if records is None:
         raise ConfigError(("provisioner.act_from = controller needs a cluster: set [orchestrator] kind",))
@@ -264,7 +254,7 @@ def _delegated(
     )
 
 
-def _by_karpenter(section: ProvisionerSection, subject: TargetNode, records: RecordPort | None) -> Provisioner:
+def _by_karpenter(section: ProvisionerSection, subject: TargetNode, records: Orchestrator | None) -> Provisioner:
     if records is None or section.act_from != "controller":
         wrong = (
             "provisioner.kind = karpenter: a node may not delete NodeClaims; set act_from = controller, on Kubernetes"
@@ -276,7 +266,7 @@ def _by_karpenter(section: ProvisionerSection, subject: TargetNode, records: Rec
     )
 
 
-def _by_own_node(kind: str, subject: TargetNode, records: RecordPort | None, own_node: OwnNode | None) -> Provisioner:
+def _by_own_node(kind: str, subject: TargetNode, records: Orchestrator | None, own_node: OwnNode | None) -> Provisioner:
     if records is None or own_node is None:
         how = 'provisioner.hyperpod.how = "label"' if kind == "hyperpod" else f"provisioner.kind = {kind}"
         raise ConfigError(

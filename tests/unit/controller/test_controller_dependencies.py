@@ -31,22 +31,11 @@ from healthd.remediation.provisioners.from_config import (
     open_provisioner,
 )
 from healthd.remediation.provisioners.slurm_node import read_node
+from healthd.sim.cluster import FakeCluster, FakeOrchestrator
 from healthd.sources.machine import open_machine
 from tests.support.scontrol import ScriptedScontrol
 
 ASKING = ProvisionerSection(act_from="controller", hyperpod=HyperpodSection(how="api"))
-
-
-class Comment:
-    """A node's comment."""
-
-    text = ""
-
-    def write_record(self, text: str) -> None:
-        self.text = text
-
-    def read_record(self) -> str:
-        return self.text
 
 
 def nothing(path: str) -> str | None:
@@ -85,7 +74,8 @@ def test_a_node_that_delegates_can_what_the_controller_can(kind: str, tmp_path: 
     for instance_type, can in (("p5.48xlarge", True), ("p6e-gb200.36xlarge", False)):
         config = node(tmp_path, section, instance_type)
         machine = open_machine(config, lambda: KernelLogState(source="none", alive=True))
-        provisioner = open_provisioner(config, machine, ScriptedScontrol("n1"), root=str(tmp_path), records=Comment())
+        records = FakeOrchestrator(FakeCluster("n1", clock=lambda: 0.0), "n1")
+        provisioner = open_provisioner(config, machine, ScriptedScontrol("n1"), root=str(tmp_path), records=records)
         assert (provisioner.kind, provisioner.delegates, provisioner.state_owner) == (kind, True, StateOwner.ENGINE)
         assert not provisioner.reason_against(Remedy.REBOOT_NODE)
         assert (not provisioner.reason_against(Remedy.REPLACE_NODE)) is can
