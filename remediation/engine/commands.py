@@ -204,7 +204,7 @@ class CommandChecks:
             message = f"already out of service, held by {holder(view)}: left alone"
             return Refused(kind=Refusal.FOREIGN_HOLD, reason=message)
         if full := self._slots.no_room():
-            message = f"{full}; a drain of your own with scontrol is not ours to count, nor to undo"
+            message = f"{full}; a node that you take out in the cluster counts as well, and healthd does not undo that"
             return Refused(kind=Refusal.BUDGET, reason=message)
         return None
 

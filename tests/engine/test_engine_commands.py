@@ -216,6 +216,11 @@ def test_where_a_drain_is_a_replacement_the_place_alone_keeps_jobs_off(tmp_path:
     [
         (lambda world: world.cluster.update("n2", "down", "no fan"), Refusal.BUDGET, "at the fleet limit: 1 of 8"),
         (lambda world: world.cluster.claim("cluster", 0, "n2"), Refusal.BUDGET, "at the fleet limit: 1 of 8"),
+        (
+            lambda world: world.cluster.update("n2", "drain", "fan swap"),
+            Refusal.BUDGET,
+            "1 may be; a node that you take out in the cluster counts as well",
+        ),
         (admin_drains, Refusal.FOREIGN_HOLD, f'held by admin with "{ADMIN}": left alone'),
         (opted_out, Refusal.OPTED_OUT, "opted out: /etc/healthd/hands-off exists"),
         (featured, Refusal.OPTED_OUT, "opted out: the node has the feature healthd-opt-out"),
