@@ -45,7 +45,7 @@ SEARCH_DIRS = (
     "/sbin",
     "/usr/local/bin",
     "/usr/local/sbin",
-    "/opt/slurm/bin",  # AWS ParallelCluster and PCS
+    "/opt/slurm/bin",  # AWS ParallelCluster and HyperPod
     "/opt/slurm/sbin",
     "/opt/amazon/efa/bin",  # the EFA installer: fi_info
 )

@@ -166,7 +166,7 @@ class SlurmSection(Struct, frozen=True, kw_only=True):
 
     bin_dir: MaybePath = ""
     """The folder that holds ``scontrol`` and ``sinfo``. Empty: PATH, then the usual places, because hooks run without
-    a PATH."""
+    a PATH, then the ``bin`` beside the slurmd that runs, as AWS PCS has it."""
 
     timeout_s: Seconds = 10.0
     """Deadline of one call, in seconds. A call past it is *unknown* and is read back. Slurm's own MessageTimeout is

@@ -42,6 +42,7 @@ from healthd.remediation.orchestrators.slurm.slots import (
     parse_slots,
     slot_name,
 )
+from healthd.remediation.orchestrators.slurm.slurmd import clients_of_slurmd, configless_slurmd
 from healthd.remediation.ports import (
     FleetSnapshot,
     HeldNode,
@@ -134,20 +135,28 @@ class RunSlurm(Protocol):
 class SlurmOrchestrator:
     """The Orchestrator of a node that runs slurmd.
 
-    ``bin_dir``: where scontrol, sinfo and squeue are; "" looks in PATH and the usual places. ``conf``: slurm.conf for
-    them; "" takes SLURM_CONF from the environment, or Slurm's own default. ``timeout_s``: of each client call.
+    ``bin_dir``: where scontrol, sinfo and squeue are; "" looks in PATH, the usual places, and then beside the slurmd
+    that runs by ``proc``. ``conf``: slurm.conf for them; "" takes SLURM_CONF from the environment, or Slurm's own
+    default. ``timeout_s``: of each client call.
     """
 
     kind = "slurm"
 
     def __init__(
-        self, *, node: str, bin_dir: str = "", conf: str = "", timeout_s: float = 5.0, run: RunSlurm = run_command
+        self,
+        *,
+        node: str,
+        bin_dir: str = "",
+        conf: str = "",
+        timeout_s: float = 5.0,
+        run: RunSlurm = run_command,
+        proc: Path = Path("/proc"),
     ) -> None:
         # Slurm takes "n[1-99]", "a,b" and "ALL" for many nodes at once.
         if not _NODE_NAME.fullmatch(node) or node.upper() == "ALL":
             problem = f"[node] name = {node!r}: expected the NodeName of this one node, as in slurm.conf"
             raise ConfigError((problem,))
-        self._node, self._bin_dir, self._timeout_s, self._run = node, bin_dir, timeout_s, run
+        self._node, self._bin_dir, self._timeout_s, self._run, self._proc = node, bin_dir, timeout_s, run, proc
         self._env = client_environment(os.environ, conf)
 
     @classmethod
@@ -369,10 +378,14 @@ class SlurmOrchestrator:
     def client(self, tool: str, *args: str, limit_bytes: int = 4 * 1024 * 1024) -> CommandResult:
         """Run a client of Slurm; its exit status is the caller's to look at. Raises BackendUnknown where it did not run
         to its end."""
-        argv = [os.path.join(self._bin_dir, tool), *args]
+        bin_dir = self._bin_dir  # another thread may find the folder meanwhile
+        argv = [os.path.join(bin_dir, tool), *args]
         try:
             return self._run(argv, timeout_s=self._timeout_s, env=self._env, limit_bytes=limit_bytes)
         except SourceMissing as error:
+            if not bin_dir and (folder := clients_of_slurmd(self._proc)):
+                self._bin_dir = folder
+                return self.client(tool, *args, limit_bytes=limit_bytes)
             raise BackendUnknown(f"Slurm's client could not be run: {error}") from error
         except SourceError as error:
             raise BackendUnknown(f"Slurm did not answer: {error}") from error
@@ -606,35 +619,31 @@ def detect(*, environ: Mapping[str, str] = os.environ, root: str = "/", bin_dir:
     runs without one because slurmctld sends it (``--conf-server``), and scontrol can be found. This reads in the
     caller's own thread: call it where a hanging file system may block it.
     """
-    evidence = _configuration(environ, Path(root)) or _configless_slurmd(Path(root, "proc"))
+    evidence = _configuration(environ, Path(root)) or configless_slurmd(Path(root, "proc"))
     if not evidence:
         places = ", ".join(_CONF_FILES)
         return False, f"no Slurm: no SLURM_CONF, no file {places}, no slurmd that runs with --conf-server"
     try:
-        tool = find_tool("scontrol", [bin_dir] if bin_dir else [], env=environ)
+        tool = _scontrol(environ, bin_dir, Path(root, "proc"))
     except SourceMissing as error:
         return False, f"{evidence}, but Slurm cannot be used: {error}"
     return True, f"Slurm: {evidence}, {tool}"
+
+
+def _scontrol(environ: Mapping[str, str], bin_dir: str, proc: Path) -> str:
+    """The path of scontrol, as a client of this orchestrator finds it. Raises SourceMissing."""
+    try:
+        return find_tool("scontrol", [bin_dir] if bin_dir else [], env=environ)
+    except SourceMissing:
+        if bin_dir or not (folder := clients_of_slurmd(proc)):
+            raise
+        return find_tool(f"{folder}/scontrol")
 
 
 def _configuration(environ: Mapping[str, str], root: Path) -> str:
     if environ.get("SLURM_CONF"):
         return f"SLURM_CONF={environ['SLURM_CONF']}"
     return next((str(root / name) for name in _CONF_FILES if (root / name).exists()), "")
-
-
-def _configless_slurmd(proc: Path) -> str:
-    """Root's processes alone: any user may name a process slurmd, and so choose the controller that this node asks."""
-    for cmdline in proc.glob("[0-9]*/cmdline"):
-        try:
-            if cmdline.parent.stat().st_uid != 0:  # the effective uid of the process: proc(5)
-                continue
-            words = cmdline.read_bytes().decode(errors="replace").split("\0")
-        except OSError:  # ended between the listing and the reading
-            continue
-        if Path(words[0]).name == "slurmd" and any(word.startswith("--conf-server") for word in words):
-            return f"slurmd runs with --conf-server as process {cmdline.parent.name}"
-    return ""
 
 
 def _flags_of(state: str) -> frozenset[str]:

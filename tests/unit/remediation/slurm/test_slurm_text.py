@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from healthd.core.errors import BackendRefused, BackendUnknown, ConfigError
+from healthd.core.errors import BackendRefused, BackendUnknown, ConfigError, SourceMissing
 from healthd.core.hostlist import unfolded
 from healthd.core.model import RunningJob
 from healthd.core.node import CommandResult
@@ -31,6 +33,7 @@ from healthd.remediation.orchestrators.slurm.power import may_sleep
 from healthd.remediation.orchestrators.slurm.reasons import is_automatic
 from healthd.remediation.orchestrators.slurm.slots import parse_maintenance, parse_slots, slot_name
 from healthd.remediation.ports import FleetSnapshot, Hold, NodeRecord, ScopeSnapshot, Slot
+from tests.support.limits import limit_s
 
 IDLE = "n0001|idle|0/4/0/4|Unknown|Unknown|(null)|(null)|none|\n"
 
@@ -739,6 +742,43 @@ def test_the_environment_or_a_configless_slurmd_means_slurm(tmp_path: Path, tool
     assert "slurmd runs with --conf-server as process 11" in why
     os.chown(tmp_path / "proc" / "11", 65534, 65534)
     assert not detect(environ={}, root=str(tmp_path), bin_dir=tools)[0], "a user's process of that name is no slurmd"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, whose processes alone are believed")
+def test_the_clients_beside_the_slurmd_that_runs_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """AWS PCS installs each version of Slurm in a folder of its own, in no PATH: with kind = "auto" its nodes had no
+    Slurm. A user's process of that name has none, and a named folder is the only one."""
+    folder = tmp_path / "opt/aws/pcs/scheduler/slurm-25.11"
+    process = tmp_path / "proc/11"
+    for made in (folder / "bin", process):
+        made.mkdir(parents=True)
+    (process / "cmdline").write_text(f"{folder}/sbin/slurmd\0--conf-server\0a:6817\0")
+    (process / "exe").symlink_to(folder / "sbin/slurmd")
+    (folder / "bin/scontrol").write_text("#!/bin/sh\n")
+    (folder / "bin/scontrol").chmod(0o755)
+    ran, all_fail = [], threading.Barrier(3)
+
+    def run(argv: list[str], **_: object) -> CommandResult:
+        ran.append(argv[0])
+        if argv[0] == "scontrol":
+            all_fail.wait(limit_s(10))
+        if not argv[0].startswith(str(folder)):
+            raise SourceMissing(f"{argv[0]}: not found")
+        return CommandResult(argv=tuple(argv), code=0, stdout="", stderr="", duration_s=0.0)
+
+    monkeypatch.setattr("healthd.sources.command.SEARCH_DIRS", ())
+    found, why = detect(environ={"PATH": ""}, root=str(tmp_path))
+    assert (found, f"{folder}/bin/scontrol" in why) == (True, True), why
+    slurm = SlurmOrchestrator(node="n1", run=run, proc=tmp_path / "proc")
+    with ThreadPoolExecutor(3) as pool:  # as the fleet is read
+        assert list(pool.map(lambda _: slurm.reservations(), range(3))) == ["", "", ""]
+    slurm.reservations()
+    assert sorted(ran) == [*[f"{folder}/bin/scontrol"] * 4, *["scontrol"] * 3]
+
+    with pytest.raises(BackendUnknown, match="/named/scontrol: not found"):
+        SlurmOrchestrator(node="n1", run=run, proc=tmp_path / "proc", bin_dir="/named").reservations()
+    os.chown(process, 65534, 65534)
+    assert not detect(environ={"PATH": "", "SLURM_CONF": "/x"}, root=str(tmp_path))[0]
 
 
 def test_nothing_means_no_slurm_and_says_what_was_looked_for(tmp_path: Path, tools: str) -> None:
