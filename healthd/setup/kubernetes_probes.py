@@ -175,53 +175,27 @@ def token_lines(user: str, node: str, config: Config, name: str) -> Iterator[Doc
 
 def rights_of(config: Config, node: str) -> tuple[Right, ...]:
     """The rights of an agent with this configuration: packaging/kubernetes/agent-rbac.yaml."""
-    namespace = config.orchestrator.kubernetes.namespace
-    kept = [leases.lease_name(name) for name in config.budget.quotas]
     taint = "it cannot set or remove a taint"
     event = "it cannot write Events about faults"
+    slot = "it cannot take a budget slot"
+    held = "it cannot hold its messages while an incident is open"
     record = "it cannot write its NodeHealth, nor request a repair"
+    limits = "it cannot keep to the limits of the fleet"
+    own = partial(Right, group="", resource="nodes", name=node)
+    events = partial(Right, group="events.k8s.io", resource="events", namespace="default", use=event)
+    namespace = config.orchestrator.kubernetes.namespace
+    lease = partial(Right, group="coordination.k8s.io", resource="leases", namespace=namespace)
+    health = partial(Right, group="healthd.io", resource="nodehealths")
+    budgets = [leases.lease_name(name) for name in config.budget.quotas]
     return (
-        Right(verb="get", group="", resource="nodes", name=node, use="it cannot read its Node"),
-        Right(verb="patch", group="", resource="nodes", name=node, use=taint, acts=True),
-        Right(
-            verb="patch", group="", resource="nodes", subresource="status", name=node, use="it cannot write conditions"
-        ),
-        *(
-            Right(verb=verb, group="events.k8s.io", resource="events", namespace="default", use=event)
-            for verb in ("create", "patch")
-        ),
-        *(
-            Right(
-                verb=verb,
-                group="coordination.k8s.io",
-                resource="leases",
-                namespace=namespace,
-                name=name,
-                use="it cannot take a budget slot",
-                acts=True,
-            )
-            for name in kept
-            for verb in ("get", "patch")
-        ),
-        Right(
-            verb="get",
-            group="coordination.k8s.io",
-            resource="leases",
-            namespace=namespace,
-            name=INCIDENTS_LEASE,
-            use="it cannot hold its messages while an incident is open",
-        ),
-        *(
-            Right(verb=verb, group="healthd.io", resource="nodehealths", name=node, use=record)
-            for verb in ("get", "create", "patch", "delete")
-        ),
-        Right(
-            verb="list",
-            group="healthd.io",
-            resource="nodehealths",
-            use="it cannot keep to the limits of the fleet",
-            acts=True,
-        ),
+        own(verb="get", use="it cannot read its Node"),
+        own(verb="patch", use=taint, acts=True),
+        own(verb="patch", subresource="status", use="it cannot write conditions"),
+        *(events(verb=verb) for verb in ("create", "patch")),
+        *(lease(verb=verb, name=name, use=slot, acts=True) for name in budgets for verb in ("get", "patch")),
+        lease(verb="get", name=INCIDENTS_LEASE, use=held),
+        *(health(verb=verb, name=node, use=record) for verb in ("get", "create", "patch", "delete")),
+        health(verb="list", use=limits, acts=True),
     )
 
 
