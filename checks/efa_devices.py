@@ -37,11 +37,7 @@ DRIVER_LOST = FindingCode(
     lasting_s=60.0,
 )
 DRIVER_ABSENT = FindingCode(
-    code="efa.driver_absent",
-    severity=_CRITICAL,
-    remedy=_ASK,
-    meaning="The EFA driver is not loaded",
-    lasting_s=60.0,
+    code="efa.driver_absent", severity=_CRITICAL, remedy=_ASK, meaning="The EFA driver is not loaded", lasting_s=60.0
 )
 NO_VERBS = FindingCode(
     code="efa.no_verbs", severity=_CRITICAL, remedy=_ASK, meaning="No program can open this EFA device", lasting_s=60.0

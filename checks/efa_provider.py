@@ -33,10 +33,7 @@ NO_PLUGIN = FindingCode(
     code="efa.provider.no_plugin", severity=_W, remedy=_HUMAN, meaning="NCCL's EFA plug-in (aws-ofi-nccl) is missing"
 )
 TOO_OLD = FindingCode(
-    code="efa.provider.too_old",
-    severity=_W,
-    remedy=_HUMAN,
-    meaning="EFA's software is too old for the instance type",
+    code="efa.provider.too_old", severity=_W, remedy=_HUMAN, meaning="EFA's software is too old for the instance type"
 )
 MEMLOCK = FindingCode(
     code="efa.provider.memlock", severity=_W, remedy=_HUMAN, meaning="The memlock limit of jobs is too low for EFA"

@@ -11,11 +11,7 @@ from healthd.core.node import Node
 
 _USAGE, _ENFORCED = "nvmlDeviceGetPowerUsage", "nvmlDeviceGetEnforcedPowerLimit"
 _DEFAULT, _PERSISTENCE = "nvmlDeviceGetPowerManagementDefaultLimit", "nvmlDeviceGetPersistenceMode"
-_READINGS = {
-    _USAGE: "gpu_power_w",
-    _ENFORCED: "gpu_power_limit_enforced_w",
-    _DEFAULT: "gpu_power_limit_default_w",
-}
+_READINGS = {_USAGE: "gpu_power_w", _ENFORCED: "gpu_power_limit_enforced_w", _DEFAULT: "gpu_power_limit_default_w"}
 _MILLIWATTS = 1000
 
 LIMITED = FindingCode(

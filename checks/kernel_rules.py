@@ -12,17 +12,7 @@ from msgspec import Struct
 from healthd.checklib.loglines import RowBurst, RowFold, after_lead, label, split_line
 from healthd.checklib.patterns import safe_pattern
 from healthd.core.check import FindingCode, check, judged, not_applicable
-from healthd.core.model import (
-    NODE,
-    REMEDY_RANK,
-    ClearsBy,
-    Component,
-    Finding,
-    Remedy,
-    Repeats,
-    Result,
-    Severity,
-)
+from healthd.core.model import NODE, REMEDY_RANK, ClearsBy, Component, Finding, Remedy, Repeats, Result, Severity
 from healthd.core.node import KernelRecord, Node
 from healthd.core.setting_types import AtLeastOne, WindowSeconds
 

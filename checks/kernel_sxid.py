@@ -33,12 +33,7 @@ _FATAL_WHY = (
     " machine (A100, or a link between switches) or of all GPUs and switches: a reboot is all of them."
 )
 _WORDS: Mapping[str, _Verdict] = {
-    "Fatal": (
-        Severity.CRITICAL,
-        Remedy.REBOOT_NODE,
-        ClearsBy.REBOOT,
-        _FATAL_WHY,
-    ),
+    "Fatal": (Severity.CRITICAL, Remedy.REBOOT_NODE, ClearsBy.REBOOT, _FATAL_WHY),
     "Non-fatal": (
         Severity.WARNING,
         Remedy.WATCH,

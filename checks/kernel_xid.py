@@ -320,7 +320,4 @@ def _link(line: xids.XidLine) -> Iterator[tuple[str, Any]]:
         bits = [where for where in xids.xid74_bits() if where[0] < len(registers)]
         yield "nvlink_link", number
         yield "nvlink_words", [f"0x{word:08x}" for word in registers]
-        yield (
-            "nvlink_hint",
-            sorted({xids.xid74_bits()[at, bit] for at, bit in bits if registers[at] >> bit & 1}),
-        )
+        yield ("nvlink_hint", sorted({xids.xid74_bits()[at, bit] for at, bit in bits if registers[at] >> bit & 1}))

@@ -85,9 +85,5 @@ def _blind(state: KernelLogState, settings: KmsgReaderSettings) -> tuple[str, ..
 def _readings(state: KernelLogState, boot_id: str) -> Iterator[Reading]:
     for name, value in (("gaps", state.gaps), ("malformed", state.malformed), ("untrusted", state.untrusted)):
         yield Reading(
-            component=NODE,
-            name=f"kernel_log_{name}_total",
-            value=float(value),
-            kind=ReadingKind.COUNTER,
-            epoch=boot_id,
+            component=NODE, name=f"kernel_log_{name}_total", value=float(value), kind=ReadingKind.COUNTER, epoch=boot_id
         )

@@ -56,11 +56,7 @@ class JournalHindsight:
     """The hindsight of this machine: its own boot time, and its journal, read by ``read``."""
 
     def __init__(
-        self,
-        checkup: Checkup,
-        proc: Tree,
-        *,
-        read: Callable[[datetime], JournalBatch] = read_kernel_since,
+        self, checkup: Checkup, proc: Tree, *, read: Callable[[datetime], JournalBatch] = read_kernel_since
     ) -> None:
         self._checkup, self._proc, self._read = checkup, proc, read
 

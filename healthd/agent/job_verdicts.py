@@ -185,12 +185,7 @@ class JobVerdicts:
         """Whether this Epilog is of a run that was refused here."""
         return job in self._refused
 
-    def judge(
-        self,
-        environ: Mapping[str, str],
-        outcomes: Iterable[Outcome],
-        now: datetime,
-    ) -> tuple[Job, JobVerdict]:
+    def judge(self, environ: Mapping[str, str], outcomes: Iterable[Outcome], now: datetime) -> tuple[Job, JobVerdict]:
         """The blame for a job that ended ``now``. A fault that was over by then counts where the job may have met it,
         and not half an hour has passed since: its other ranks wait that long for one that is gone.
 

@@ -436,9 +436,7 @@ def versions_of(machine: Machine) -> Callable[[], Versions]:
         return _told(lambda: machine.imds.read("ami-id"))
 
     return lambda: Versions(
-        driver=driver_of(machine),
-        kernel=_told(lambda: machine.proc.read("sys/kernel/osrelease")),
-        image=image(),
+        driver=driver_of(machine), kernel=_told(lambda: machine.proc.read("sys/kernel/osrelease")), image=image()
     )
 
 

@@ -238,12 +238,7 @@ def _overseeing(verbs: Any) -> None:
         "--state", action="append", default=[], choices=FLEET_STATES, metavar="STATE",
         help=f"only nodes in this state; may be given again ({', '.join(FLEET_STATES)})",
     )  # fmt: skip
-    fleet.add_argument(
-        "--by",
-        choices=FLEET_KEYS,
-        default="cause",
-        help="group by (default: cause)",
-    )
+    fleet.add_argument("--by", choices=FLEET_KEYS, default="cause", help="group by (default: cause)")
     _watch(fleet, every_s=10)
     _common(fleet, json=True)
 
@@ -301,10 +296,7 @@ def _telling(verbs: Any) -> None:
     )  # fmt: skip
     history.add_argument("--case", default="", metavar="ID", help="only lines of this remediation")
     history.add_argument(
-        "-v",
-        "--verbose",
-        action="store_true",
-        help="also the lines of check runs; devices by their own names",
+        "-v", "--verbose", action="store_true", help="also the lines of check runs; devices by their own names"
     )
     history.add_argument("--follow", action="store_true", help="go on with each new line, until Ctrl-C")
     history.add_argument("--after", type=_event, default=0, help=argparse.SUPPRESS)  # of --follow: lines after this

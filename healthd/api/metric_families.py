@@ -76,9 +76,7 @@ def budget(scopes: Iterable[Scope], *, limits: bool = True) -> Iterator[Metric]:
 def notifications(notifier: Notifier | None) -> Iterator[Metric]:
     """Messages to operators; no sample without a receiver."""
     sent = CounterMetricFamily(
-        "healthd_notifications",
-        "Messages to operators, by channel and result",
-        labels=["channel", "result"],
+        "healthd_notifications", "Messages to operators, by channel and result", labels=["channel", "result"]
     )
     waiting = GaugeMetricFamily(
         "healthd_notifications_undelivered", "Pieces of news that a channel has not accepted yet", labels=["channel"]

@@ -67,9 +67,7 @@ class MetricsPage(Bounded):
         yield info
         yield started(self._began)
         yield one_of(
-            GaugeMetricFamily("healthd_mode", "1 for the mode of this node", labels=["mode"]),
-            Mode,
-            agent.mode,
+            GaugeMetricFamily("healthd_mode", "1 for the mode of this node", labels=["mode"]), Mode, agent.mode
         )
         yield one_of(
             GaugeMetricFamily("healthd_verdict", "1 for the verdict of the node", labels=["verdict"]),
@@ -133,9 +131,7 @@ class MetricsPage(Bounded):
     def _duties(self) -> Iterator[Metric]:
         """The daemon's own duties, as the events of its scheduler count them."""
         ran = SummaryMetricFamily(
-            "healthd_duty_run_seconds",
-            "Runs of a duty of the daemon, and how long they took together",
-            labels=["duty"],
+            "healthd_duty_run_seconds", "Runs of a duty of the daemon, and how long they took together", labels=["duty"]
         )
         failed = CounterMetricFamily(
             "healthd_duty_failed_runs", "Runs of a duty that ended in a defect of healthd", labels=["duty"]
@@ -246,9 +242,7 @@ class MetricsPage(Bounded):
             GaugeMetricFamily("healthd_decision", "1 for the current decision", labels=["action"]), Action, now
         )
         refused = CounterMetricFamily(
-            "healthd_refusals",
-            "Refusals and waits, each counted once when it is new",
-            labels=["reason"],
+            "healthd_refusals", "Refusals and waits, each counted once when it is new", labels=["reason"]
         )
         for reason in Refusal:
             refused.add_metric([reason], stats.refused[reason] if stats else 0)

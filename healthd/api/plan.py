@@ -110,12 +110,7 @@ def paused_by(remediation: Remediation, rules: Rules, opted_out: str = "") -> st
 
 
 def entry(
-    each: Considered,
-    remediation: Remediation | None,
-    acknowledged: str = "",
-    *,
-    paused: str = "",
-    on_job: OnJob = WAIT,
+    each: Considered, remediation: Remediation | None, acknowledged: str = "", *, paused: str = "", on_job: OnJob = WAIT
 ) -> dict[str, Any]:
     """One diagnosis and the decision about it. During a remediation nothing new is decided.
 

@@ -41,15 +41,7 @@ from healthd.api.peer import Peer, peer_of, sent
 from healthd.api.plan import plan_answer
 from healthd.api.plan_cache import PlanCache
 from healthd.api.rate_limit import RateLimit
-from healthd.api.wire import (
-    MAX_REQUEST_BYTES,
-    Reply,
-    Request,
-    failure,
-    read_request,
-    write_answer,
-    write_progress,
-)
+from healthd.api.wire import MAX_REQUEST_BYTES, Reply, Request, failure, read_request, write_answer, write_progress
 from healthd.core.capabilities import drop_capabilities
 from healthd.core.encodable import encodable
 from healthd.core.errors import HealthdError, NotPermitted, UsageError

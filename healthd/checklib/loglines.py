@@ -361,11 +361,7 @@ def explain_row(check: str, code: str) -> tuple[CodeForm, ...]:
 
 
 def judge_lines(
-    check: str,
-    records: Iterable[KernelRecord],
-    *,
-    place: Place | None = None,
-    more: More | None = None,
+    check: str, records: Iterable[KernelRecord], *, place: Place | None = None, more: More | None = None
 ) -> Result:
     """The result of a check's rows on a batch: one finding per code and component, however many lines.
 

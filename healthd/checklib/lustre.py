@@ -63,9 +63,7 @@ def read_import(node: Node, kind: str, device: str) -> Import:
     if state is None or state[1] not in CONNECTED | TROUBLED | {_NOT_YET}:
         raise SourceUnreadable(f"{device}/import: {text[:80]!r}: expected a known state, such as 'state: FULL'")
     return Import(
-        state=state[1],
-        target=target[1] if target else "its server",
-        attempts=int(attempts[1]) if attempts else None,
+        state=state[1], target=target[1] if target else "its server", attempts=int(attempts[1]) if attempts else None
     )
 
 

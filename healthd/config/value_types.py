@@ -14,8 +14,7 @@ MaybeUrl = Annotated[
     str, Meta(pattern=r"^(https?://[^\s/]+(/\S*)?)?\Z", description='a URL of http:// or https://, or ""')
 ]
 NodeUrl = Annotated[
-    str,
-    Meta(pattern=r"^(https?://\S*\{node\}\S*)?\Z", description='a URL with "{node}" for the node\'s name, or ""'),
+    str, Meta(pattern=r"^(https?://\S*\{node\}\S*)?\Z", description='a URL with "{node}" for the node\'s name, or ""')
 ]
 Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9._-]*\Z", description='letters, digits, ".", "_" and "-", or ""')]
 SomeName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9._-]+\Z", description='letters, digits, ".", "_" and "-"')]

@@ -143,10 +143,7 @@ class IncidentKeeper:
         self._stats.incidents = tuple(_status(each, fence_words(each, fences, plan)) for each in memory.open)
         self._stats.fences = tuple(
             FenceStatus(
-                domain=each.domain,
-                incident=each.incident,
-                nodes=len(each.nodes),
-                waits=plan.waits.get(each.domain, ""),
+                domain=each.domain, incident=each.incident, nodes=len(each.nodes), waits=plan.waits.get(each.domain, "")
             )
             for each in fences
             if each.stands

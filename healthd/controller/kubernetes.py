@@ -135,8 +135,7 @@ class KubernetesWork:
         config = self._config
         kubeconfig = config.orchestrator.kubernetes.kubeconfig
         return SharedReading(
-            lambda: read_fleet(config, environ, _now, kubeconfig=kubeconfig, calls=self.stats.calls),
-            every_s=READING_S,
+            lambda: read_fleet(config, environ, _now, kubeconfig=kubeconfig, calls=self.stats.calls), every_s=READING_S
         )
 
     @property

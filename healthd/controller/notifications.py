@@ -24,13 +24,7 @@ FENCED_LASTS_S = 1_800.0
 
 
 def controller_notifier(
-    notify: NotifySection,
-    stats: ControllerStats,
-    *,
-    name: str,
-    kept: str,
-    keep: Callable[[str], None],
-    state_dir: str,
+    notify: NotifySection, stats: ControllerStats, *, name: str, kept: str, keep: Callable[[str], None], state_dir: str
 ) -> Notifier | None:
     """The notifier of the controller ``name``, or None where no receiver is configured. ``kept``: the state that the
     notifier before it gave to ``keep``. ``state_dir``: the controller's."""

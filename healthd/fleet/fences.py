@@ -48,8 +48,7 @@ def with_fences(memory: IncidentMemory, fences: Iterable[DomainFence]) -> Incide
     """The memory, in which each incident whose fence stands in the cluster knows that it was fenced."""
     there = {each.incident for each in fences}
     return replace(
-        memory,
-        incidents=tuple(replace(each, fenced=True) if each.id in there else each for each in memory.incidents),
+        memory, incidents=tuple(replace(each, fenced=True) if each.id in there else each for each in memory.incidents)
     )
 
 

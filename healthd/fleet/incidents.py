@@ -165,12 +165,7 @@ class FleetReading(Struct, frozen=True, kw_only=True):
         return timedelta(minutes=self.rules.minutes)
 
 
-def observed(
-    memory: IncidentMemory,
-    nodes: Sequence[FleetNode],
-    now: datetime,
-    rules: IncidentRules,
-) -> IncidentMemory:
+def observed(memory: IncidentMemory, nodes: Sequence[FleetNode], now: datetime, rules: IncidentRules) -> IncidentMemory:
     """The memory after this reading of the fleet."""
     names = {each.name for each in nodes}
     kept = {name: domain for name, domain in memory.domains.items() if name in names}

@@ -28,8 +28,7 @@ class JobSources(Struct, frozen=True):
     def of(cls, config: Config) -> JobSources:
         """As the configuration says."""
         return cls(
-            ask=partial(ask_nodes, url_of(config, "/readings")),
-            words=JobLogs(config.orchestrator.slurm.nccl_log),
+            ask=partial(ask_nodes, url_of(config, "/readings")), words=JobLogs(config.orchestrator.slurm.nccl_log)
         )
 
     def compared(self, job: SlurmJob, gpus: Mapping[str, frozenset[int]], now: datetime) -> JobComparison:

@@ -37,10 +37,7 @@ def reading_of(node: FleetNode) -> NodeReading:
         history=record.history,
         evidence=_evidence(record),
         machine=MachineIdentity(
-            instance_type=node.instance_type,
-            rack=node.listed.group,
-            image=record.image,
-            driver=record.driver,
+            instance_type=node.instance_type, rack=node.listed.group, image=record.image, driver=record.driver
         ),
     )
 

@@ -9,17 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from healthd.core.model import (
-    NODE,
-    REMEDY_RANK,
-    SEVERITY_RANK,
-    Component,
-    Diagnosis,
-    Outcome,
-    Root,
-    Severity,
-    Verdict,
-)
+from healthd.core.model import NODE, REMEDY_RANK, SEVERITY_RANK, Component, Diagnosis, Outcome, Root, Severity, Verdict
 from healthd.judge.history import Fault, FaultKey, History
 
 

@@ -21,17 +21,7 @@ from typing import Any
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from healthd.core.model import (
-    NODE,
-    REMEDY_RANK,
-    SEVERITY_RANK,
-    Finding,
-    Outcome,
-    Remedy,
-    Repeats,
-    Result,
-    Severity,
-)
+from healthd.core.model import NODE, REMEDY_RANK, SEVERITY_RANK, Finding, Outcome, Remedy, Repeats, Result, Severity
 
 # ---------------------------------------------------------------------------------------------------------------------
 # healthd's own GPU reset

@@ -160,11 +160,7 @@ def _spans(
 
 
 def _faults(
-    open_before: Sequence[LedgerEntry],
-    reading: NodeReading,
-    machine: MachineIdentity,
-    now: datetime,
-    ended: datetime,
+    open_before: Sequence[LedgerEntry], reading: NodeReading, machine: MachineIdentity, now: datetime, ended: datetime
 ) -> tuple[tuple[LedgerEntry, ...], tuple[LedgerEntry, ...]]:
     """(the faults that are open after this reading, the entries that are new or changed).
 

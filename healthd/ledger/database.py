@@ -119,9 +119,7 @@ class Ledger:
                 faults.setdefault(entry.node, []).append(entry)
         return {
             node: NodeMemory(
-                machine=machines.get(node, UNKNOWN_MACHINE),
-                span=spans.get(node),
-                faults=tuple(faults.get(node, ())),
+                machine=machines.get(node, UNKNOWN_MACHINE), span=spans.get(node), faults=tuple(faults.get(node, ()))
             )
             for node in {*machines, *spans, *faults}
         }

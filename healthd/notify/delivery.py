@@ -101,12 +101,7 @@ def run_with(argv: Sequence[str], data: Mapping[str, Any], *, timeout_s: float =
 
 
 def post(
-    url: str,
-    data: Mapping[str, Any],
-    headers: Mapping[str, str],
-    deadline: Deadline,
-    *,
-    secrets: Sequence[str] = (),
+    url: str, data: Mapping[str, Any], headers: Mapping[str, str], deadline: Deadline, *, secrets: Sequence[str] = ()
 ) -> str:
     """Send the data, and return the answer's first 64 KiB. The message of a failure holds no secret, even if the server
     or the library quotes one. ``secrets``: further ones, which stand in the data. A user in the URL is sent as RFC 7617

@@ -306,13 +306,7 @@ class Notifier:
         before = _kept(kept)
         self._reports, self._service = _Reports(before.seen), _Reports(before.service)
         self.channels = tuple(
-            Channel(
-                name,
-                receiver,
-                per_hour=per_hour,
-                waiting=before.waiting.get(name),
-                shown=before.shown.get(name),
-            )
+            Channel(name, receiver, per_hour=per_hour, waiting=before.waiting.get(name), shown=before.shown.get(name))
             for name, receiver in channels.items()
         )
         self._new = {each for each in channels if before.receivers is not None and each not in before.receivers}
@@ -395,14 +389,7 @@ class Notifier:
         return tuple(channel.problem for channel in self.channels if channel.problem)
 
     def _message(
-        self,
-        reports: _Reports,
-        pieces: Sequence[Piece],
-        lost: int,
-        sender: Sender,
-        now: datetime,
-        *,
-        together: bool,
+        self, reports: _Reports, pieces: Sequence[Piece], lost: int, sender: Sender, now: datetime, *, together: bool
     ) -> Message:
         addresses = self._addresses(pieces)
         if together:

@@ -90,11 +90,6 @@ def event(message: Message, key: str, action: str) -> dict[str, Any]:
             "component": about.devices or "node",
             "group": about.cluster,
             "class": about.code,
-            "custom_details": {
-                "text": message.text,
-                "next step": about.next_step,
-                "step": about.step,
-                **machine,
-            },
+            "custom_details": {"text": message.text, "next step": about.next_step, "step": about.step, **machine},
         },
     }

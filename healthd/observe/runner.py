@@ -27,13 +27,7 @@ def run_check(check: Check, node: Node, settings: Any, *, optional: bool = False
     """One run. Findings and clearances without a time get that of the start of the run; the duration is monotonic."""
     at, started = datetime.now(UTC), time.monotonic()
     result = _result(check, node, settings, at)
-    return Outcome(
-        check=check.name,
-        result=result,
-        at=at,
-        duration_s=time.monotonic() - started,
-        optional=optional,
-    )
+    return Outcome(check=check.name, result=result, at=at, duration_s=time.monotonic() - started, optional=optional)
 
 
 def _result(check: Check, node: Node, settings: Any, at: datetime) -> Result:

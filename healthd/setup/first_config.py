@@ -183,10 +183,7 @@ def _mounts(found: Survey) -> list[str]:
         ]
         lines += [f"mounts = {toml_lines(lustre)}", ""]
     if found.automounts:
-        lines += [
-            f"# Automounts not used yet: {_text(listed(found.automounts))}. Add those of Lustre above.",
-            "",
-        ]
+        lines += [f"# Automounts not used yet: {_text(listed(found.automounts))}. Add those of Lustre above.", ""]
     if wanted := [f"{mount.point} {mount.fstype}" for mount in others if mount not in blanks]:
         lines += ["# Required mounts. Remove mounts that not every node has.", '[checks."host.expect"]']
         lines += [f"mounts = {toml_lines(wanted)}", ""]

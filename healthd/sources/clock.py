@@ -38,6 +38,5 @@ def kernel_clock() -> KernelClock:
         raise SourceUnreadable(f"adjtimex: {os.strerror(ctypes.get_errno())}; expected the state of the clock")
     unit_s = 1e-9 if answer.status & _STA_NANO else 1e-6
     return KernelClock(
-        synchronised=state != _TIME_ERROR and not answer.status & _STA_UNSYNC,
-        offset_s=answer.offset * unit_s,
+        synchronised=state != _TIME_ERROR and not answer.status & _STA_UNSYNC, offset_s=answer.offset * unit_s
     )

@@ -209,9 +209,7 @@ class Monitor:
         with self._lock:
             self._outcomes = {
                 name: replace(
-                    outcome,
-                    at=moved(outcome.at, by, now),
-                    read_at=outcome.read_at and moved(outcome.read_at, by, now),
+                    outcome, at=moved(outcome.at, by, now), read_at=outcome.read_at and moved(outcome.read_at, by, now)
                 )
                 for name, outcome in self._outcomes.items()
             }

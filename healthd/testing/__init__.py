@@ -202,12 +202,7 @@ def healthy_gpu(index: int, *, pci: str | None = None) -> GpuAnswer:
 
 def gpu_with(index: int, values: Mapping[str, Any], *, pci: str | None = None) -> GpuAnswer:
     """A healthy GPU but for these answers: ``{"field:230": 1}``, or an NvmlFailure in the place of a value."""
-    return GpuAnswer(
-        index=index,
-        uuid=gpu_uuid(index),
-        pci=pci or fake_pci(index),
-        values={**HEALTHY_GPU, **values},
-    )
+    return GpuAnswer(index=index, uuid=gpu_uuid(index), pci=pci or fake_pci(index), values={**HEALTHY_GPU, **values})
 
 
 def failed_gpu(index: int, failure: NvmlFailure = GPU_IS_LOST, *, named: bool = False) -> GpuAnswer:

@@ -148,9 +148,7 @@ NODE: Rows = {
             ("{{component}} in all", "healthd_gpu_ecc_uncorrected_aggregate_total"),
         ),
         panel(
-            "ECC errors, corrected",
-            ("{{component}}", "rate(healthd_gpu_ecc_corrected_volatile_total[R])"),
-            unit="cps",
+            "ECC errors, corrected", ("{{component}}", "rate(healthd_gpu_ecc_corrected_volatile_total[R])"), unit="cps"
         ),
         panel(
             "Remapped rows",
@@ -217,9 +215,7 @@ NODE: Rows = {
             unit="Bps",
         ),
         panel(
-            "Lustre reconnections",
-            ("{{component}}", "rate(healthd_lustre_connection_attempts_total[R])"),
-            unit="cps",
+            "Lustre reconnections", ("{{component}}", "rate(healthd_lustre_connection_attempts_total[R])"), unit="cps"
         ),
         panel("NVMe media errors", ("{{component}}", "healthd_nvme_media_errors_total")),
         panel(
@@ -351,14 +347,7 @@ FLEET: Rows = {
             note="Why healthd did nothing, or less.",
         ),
         panel("Nodes under repair, by step", ("{{step}}", "sum by (step) (healthd_remediation_step)")),
-        panel(
-            "Steps: how long they take",
-            (
-                "{{step}}",
-                _PER_STEP,
-            ),
-            unit="s",
-        ),
+        panel("Steps: how long they take", ("{{step}}", _PER_STEP), unit="s"),
         panel("How far healthd may go", ("{{mode}}", "sum by (mode) (healthd_mode)")),
     ),
     "healthd controller": (
@@ -394,10 +383,7 @@ FLEET: Rows = {
     "GPUs": (
         panel(
             "XIDs and other kernel lines: top 10 nodes",
-            (
-                "{{instance}} {{code}}",
-                top("healthd:node:kernel_findings:sum"),
-            ),
+            ("{{instance}} {{code}}", top("healthd:node:kernel_findings:sum")),
             to_node=True,
         ),
         panel(
@@ -413,14 +399,8 @@ FLEET: Rows = {
         ),
         panel(
             "Remapped rows: top 10 nodes",
-            (
-                "{{instance}} uncorrectable",
-                top("healthd:node:gpu_remapped_rows_uncorrectable:sum"),
-            ),
-            (
-                "{{instance}} correctable",
-                top("healthd:node:gpu_remapped_rows_correctable:sum"),
-            ),
+            ("{{instance}} uncorrectable", top("healthd:node:gpu_remapped_rows_uncorrectable:sum")),
+            ("{{instance}} correctable", top("healthd:node:gpu_remapped_rows_correctable:sum")),
         ),
         panel(
             "Throttled by heat, worst GPU of each node",
@@ -467,10 +447,7 @@ FLEET: Rows = {
             ("{{check}} critical", "sum by (check) (healthd:node:components_critical:count)"),
             ("{{check}} unknown", "sum by (check) (healthd:node:components_unknown:count)"),
         ),
-        panel(
-            "Daemons that do not answer",
-            ("daemons", 'count(up{job=~".*healthd.*"} == 0) or vector(0)'),
-        ),
+        panel("Daemons that do not answer", ("daemons", 'count(up{job=~".*healthd.*"} == 0) or vector(0)')),
     ),
 }
 

@@ -123,13 +123,7 @@ def _of_slot(
 
 
 def _of_drain(
-    view: NodeView,
-    shown: HandoffRecord,
-    named: tuple[str, str, str],
-    *,
-    mode: Mode,
-    boot_id: str,
-    now: datetime,
+    view: NodeView, shown: HandoffRecord, named: tuple[str, str, str], *, mode: Mode, boot_id: str, now: datetime
 ) -> Remediation:
     """By our drain, with what the record adds to it."""
     code, component, remediation_id = named

@@ -262,10 +262,7 @@ def _requeued(restart: JobRestart, job: NodeJob, now: datetime) -> JobMove:
     if restart.stage is not JobStage.ENDED:
         return JobMove(act=JobAct.NOTE_END, reason=f"job {restart.title}: requeued, has ended on all of its nodes")
     if now < restart.at + _STARTS_AFTER:
-        return _wait(
-            restart,
-            f"requeued; may start {_STARTS_AFTER.total_seconds():g} s after its end",
-        )
+        return _wait(restart, f"requeued; may start {_STARTS_AFTER.total_seconds():g} s after its end")
     return JobMove(
         act=JobAct.START, reason=f"job {restart.title}: requeued, may start; `healthd job {job.id}` shows it"
     )

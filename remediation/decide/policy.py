@@ -179,11 +179,7 @@ class Considered(Struct, frozen=True, kw_only=True):
 
 
 def decide_each(
-    diagnoses: Sequence[Diagnosis],
-    acknowledged: Collection[Diagnosis],
-    rules: Rules,
-    now: datetime,
-    readings: Readings,
+    diagnoses: Sequence[Diagnosis], acknowledged: Collection[Diagnosis], rules: Rules, now: datetime, readings: Readings
 ) -> tuple[Considered, ...] | Needs:
     """The same ladder for each diagnosis by itself, in their order: what an operator asks before anything is done; or
     what has to be read first.

@@ -96,12 +96,7 @@ class AbsentNodes:
         found = [found for name in ripe if (found := self._released(name, now)) is not None]
         known = {each.node for each in found}
         kept = (each for each in kept_drains(snapshot, holders, now, bounds) if each.node not in known)
-        return (
-            *found,
-            *kept,
-            *(_dead(name, slots) for name in dead),
-            *self._unwatched(snapshot, slots, now),
-        )
+        return (*found, *kept, *(_dead(name, slots) for name in dead), *self._unwatched(snapshot, slots, now))
 
     def _forget_what_was_not_seen(self, total: int) -> None:
         """A name that paged before a gap pages until a reading shows that its cause is over."""

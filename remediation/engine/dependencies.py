@@ -19,14 +19,7 @@ from msgspec import Struct, field
 from healthd.core.model import Clearance, ClearsBy, Component, Diagnosis, Event, Remedy
 from healthd.core.node import CommandResult
 from healthd.remediation.decide.canary import canary
-from healthd.remediation.decide.fleet import (
-    DAY_WINDOW,
-    RATE_WINDOW,
-    day_limit,
-    rate_held,
-    replacements,
-    requested,
-)
+from healthd.remediation.decide.fleet import DAY_WINDOW, RATE_WINDOW, day_limit, rate_held, replacements, requested
 from healthd.remediation.decide.ledger import records_of
 from healthd.remediation.decide.paging import Limits
 from healthd.remediation.decide.policy import Rules

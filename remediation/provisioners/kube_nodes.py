@@ -62,13 +62,7 @@ class ByProviderId:
 
     delegates = acts_late = False
 
-    def __init__(
-        self,
-        inner: Provisioner,
-        *,
-        machine: Callable[[], str],
-        repaired_by: Callable[[], str] = str,
-    ) -> None:
+    def __init__(self, inner: Provisioner, *, machine: Callable[[], str], repaired_by: Callable[[], str] = str) -> None:
         self.kind, self._inner, self.machine = inner.kind, inner, machine
         self._repaired_by = repaired_by
 

@@ -30,10 +30,7 @@ KernelLogPath = Annotated[
 ]
 Count = Annotated[int, Meta(ge=1, le=1_000_000, description="a whole number of at least 1")]
 MaybeCount = Annotated[int, Meta(ge=0, le=1_000_000, description="a whole number of at least 0")]
-Percent = Annotated[
-    str,
-    Meta(pattern=r"^(100|[0-9]{1,2}(\.[0-9]+)?)%\Z", description='a percentage such as "5%"'),
-]
+Percent = Annotated[str, Meta(pattern=r"^(100|[0-9]{1,2}(\.[0-9]+)?)%\Z", description='a percentage such as "5%"')]
 SomePercent = Annotated[
     str,
     Meta(

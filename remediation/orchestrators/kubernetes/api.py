@@ -141,13 +141,7 @@ class KubeApi:
     """
 
     def __init__(
-        self,
-        client: Client,
-        *,
-        timeout_s: float,
-        pace: Pace,
-        calls: RequestStats | None = None,
-        cluster: str = "",
+        self, client: Client, *, timeout_s: float, pace: Pace, calls: RequestStats | None = None, cluster: str = ""
     ) -> None:
         self.cluster = cluster
         self._client, self._timeout_s, self._pace = client, timeout_s, pace
@@ -224,8 +218,7 @@ class KubeApi:
         path = f"api/v1/namespaces/{namespace}/pods/{name}/eviction"
         dry = {"dryRun": "All"} if body.get("deleteOptions", {}).get("dryRun") else None
         self._ask(
-            f"evict pod {namespace}/{name}",
-            lambda: msgspec.json.decode(self._raw("POST", path, params=dry, body=body)),
+            f"evict pod {namespace}/{name}", lambda: msgspec.json.decode(self._raw("POST", path, params=dry, body=body))
         )
 
     def delete(

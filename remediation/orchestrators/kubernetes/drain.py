@@ -162,11 +162,7 @@ class KubeDrain:
         return replace(state, message="; ".join(filter(None, (state.message, unwritten))))
 
     def _evicted_before(
-        self,
-        drain: Drain,
-        pods: Sequence[Pod],
-        members: Mapping[Gang, Collection[Pod]],
-        rules: Sequence[EvictionRule],
+        self, drain: Drain, pods: Sequence[Pod], members: Mapping[Gang, Collection[Pod]], rules: Sequence[EvictionRule]
     ) -> Sequence[Pod]:
         """The pods that a sync before this one has evicted, members of gangs elsewhere first. Its request may have got
         no answer, and it may have ended before their Events."""

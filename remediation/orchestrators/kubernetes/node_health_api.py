@@ -10,13 +10,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from healthd.core.errors import BackendUnknown
-from healthd.remediation.orchestrators.kubernetes.api import (
-    KubeApi,
-    Missing,
-    NotServed,
-    ResourceKind,
-    compare_and_swap,
-)
+from healthd.remediation.orchestrators.kubernetes.api import KubeApi, Missing, NotServed, ResourceKind, compare_and_swap
 from healthd.remediation.orchestrators.kubernetes.objects.node_health import (
     RECORD,
     STATUS,

@@ -47,13 +47,7 @@ class KubeUninstall:
     """``opt_out``: the operator's label. ``say`` gets a line for each step."""
 
     def __init__(
-        self,
-        api: KubeApi,
-        *,
-        namespace: str,
-        scopes: Collection[str],
-        opt_out: str,
-        say: Callable[[str], object],
+        self, api: KubeApi, *, namespace: str, scopes: Collection[str], opt_out: str, say: Callable[[str], object]
     ) -> None:
         self._api, self._namespace, self._opt_out = api, namespace, opt_out
         self._leases = [*(leases.lease_name(scope) for scope in scopes)]

@@ -195,10 +195,7 @@ def status_of(
     is_as_before = (shown.state, shown.code) == (labels.state, labels.code) and shown.since
     since = rfc3339(remediation.opened) if remediation is not None else (shown.since if is_as_before else rfc3339(now))
     status = HealthStatus(
-        state=labels.state,
-        code=labels.code,
-        since=since,
-        step=remediation.step if remediation is not None else "",
+        state=labels.state, code=labels.code, since=since, step=remediation.step if remediation is not None else ""
     )
     return status if status.is_quiet else msgspec.structs.replace(status, waits_for=_waits_for(remediation, decision))
 
