@@ -359,8 +359,9 @@ def notices_of(agent: Agent, environ: Mapping[str, str]) -> Callable[[], Inciden
 
 def _kubernetes_reporter(agent: Agent, environ: Mapping[str, str]) -> Reporter | None:
     from healthd.agent.wiring import as_kubernetes
-    from healthd.remediation.orchestrators.kubernetes.from_config import AgentState, open_api
+    from healthd.remediation.orchestrators.kubernetes.from_config import open_api
     from healthd.remediation.orchestrators.kubernetes.from_config import open_reporter as open_it
+    from healthd.remediation.orchestrators.kubernetes.reporter import AgentState
 
     config, orchestrator, engine = agent.config, as_kubernetes(agent.orchestrator), agent.engine
     if orchestrator is None:

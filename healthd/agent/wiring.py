@@ -118,7 +118,7 @@ def _kubernetes(config: Config, orchestrator: KubernetesOrchestrator) -> Cluster
     """A patch says what it changes, so that none can meet what came after it: nothing is waited for. Many nodes may be
     out for days, and one API server hears all of them. The Leases say how many may be, where the server holds all to
     it. A label of the Node is among its features, and read with its state."""
-    from healthd.remediation.orchestrators.kubernetes.from_config import KubeGpuClients
+    from healthd.remediation.orchestrators.kubernetes.gpu_clients import KubeGpuClients
 
     stops = config.orchestrator.kubernetes.pause_gpu_operator
     return Cluster(

@@ -10,12 +10,9 @@ from collections.abc import Iterable, Iterator
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.exposition import CONTENT_TYPE_LATEST as CONTENT_TYPE
 
 from healthd.notify.notifier import Notifier
 from healthd.remediation.decide.fleet import Scope
-
-__all__ = ["CONTENT_TYPE", "MOST_SERIES", "Bounded", "budget", "notifications", "one_of", "started", "store_failing"]
 
 MOST_SERIES = 1_000
 """The most series of one metric. A p5.48xlarge has some 300 of its largest; more means a storm of faults."""

@@ -34,11 +34,11 @@ def on_demand(make: Callable[[], Bounded]) -> Metrics:
     making = threading.Lock()
 
     def made() -> tuple[str, str]:
-        from healthd.api.metric_families import CONTENT_TYPE
+        from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
         with making:
             if not pages:
                 pages.append(make())
-            return CONTENT_TYPE, pages[0].render()
+            return CONTENT_TYPE_LATEST, pages[0].render()
 
     return made

@@ -127,9 +127,7 @@ class Child:
 
     def destroy(self) -> bool:
         """Kill it, wait up to REAP_S, and return whether it ended."""
-        self.ending = True
-        if not self.gone():
-            self._kill(self.pid)
+        self.interrupt()
         gone = self.exit_code() is not None
         self._stdin.close()
         self._stdout.close()

@@ -107,31 +107,24 @@ class PastNode(Struct, frozen=True, kw_only=True):
         return KernelLogState(source="a past log", alive=True)
 
     def mounts(self) -> tuple[Mount, ...]:
-        """Missing."""
         _missing("mounts")
 
     def space(self, point: str) -> Space:
-        """Missing."""
         _missing(point)
 
     def holders(self, point: str) -> Holders:
-        """Missing."""
         _missing(point)
 
     def file_probe(self, point: str, folder: str = "", *, size_bytes: int = 1 << 18) -> FileProbe:
-        """Missing."""
         _missing(point)
 
     def mount_state(self, point: str) -> ProbeState:
-        """No worker."""
         return ProbeState()
 
     def clock(self) -> KernelClock:
-        """Missing."""
         _missing("clock")
 
     def metadata(self, path: str) -> str | None:
-        """Missing."""
         _missing(path)
 
     def command(self, *argv: str, timeout_s: float = 5.0) -> CommandResult:

@@ -22,7 +22,7 @@ from healthd.remediation.decide.remediation import End, Phase, Remediation, with
 from healthd.remediation.engine.dependencies import Timeouts
 from healthd.remediation.engine.gates import in_maintenance
 from healthd.remediation.engine.repairs import RepairPort, Repairs
-from healthd.remediation.engine.step_result import StepResult, ended
+from healthd.remediation.engine.step_result import StepResult, ended, step_event
 from healthd.remediation.ports import FleetSnapshot, Hold, NodeView, Provisioner, Slot
 from healthd.remediation.records.handoff import CLOSE, HandoffRecord, RequestAnswer, instance_of, parse, word
 
@@ -48,15 +48,7 @@ class RequestJournal:
 
     def write(self, remediation: Remediation, message: str) -> None:
         """Put it and the sentence why it moved on disk. Raises StoreError; then nothing was written."""
-        data = {
-            "remediation_id": remediation.id,
-            "step": remediation.step,
-            "phase": remediation.phase,
-            "end": remediation.end,
-        }
-        self._kept.save_remediation(
-            remediation, Event(at=self._clock(), kind="step", text=f"[{remediation.id}] {message}", data=data)
-        )
+        self._kept.save_remediation(remediation, step_event(remediation, message, self._clock()))
         self.stats.time(self.known.get(remediation.id), remediation, self._clock())
         self.known[remediation.id] = remediation
 

@@ -100,22 +100,25 @@ class StepJournal:
 
     def write(self, remediation: Remediation, message: str) -> None:
         """Put it and the sentence why it moved on disk."""
-        data = {
-            "remediation_id": remediation.id,
-            "step": remediation.step,
-            "phase": remediation.phase,
-            "end": remediation.end,
-            "code": remediation.code,
-        }
-        self._remediations.save_remediation(
-            remediation, Event(at=self._clock(), kind="step", text=f"[{remediation.id}] {message}", data=data)
-        )
+        self._remediations.save_remediation(remediation, step_event(remediation, message, self._clock()))
         self.last = remediation
 
     def intend(self, remediation: Remediation, now: datetime, act: str) -> Remediation:
         remediation = replace(remediation, phase=Phase.INTENDED, since=now)
         self.write(remediation, f"intends to {_TO_DO.get(act, act)}")
         return remediation
+
+
+def step_event(remediation: Remediation, message: str, at: datetime) -> Event:
+    """The line of the audit trail about a step; ``message``: why it moved."""
+    data = {
+        "remediation_id": remediation.id,
+        "step": remediation.step,
+        "phase": remediation.phase,
+        "end": remediation.end,
+        "code": remediation.code,
+    }
+    return Event(at=at, kind="step", text=f"[{remediation.id}] {message}", data=data)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 
 from healthd.config.schema.config import Config
 from healthd.remediation.orchestrators.kubernetes.api import KubeApi, Missing, ResourceKind, connect
-from healthd.remediation.orchestrators.kubernetes.gpu_clients import KubeGpuClients
 from healthd.remediation.orchestrators.kubernetes.objects.budget import annotations_of
 from healthd.remediation.orchestrators.kubernetes.objects.incident_notes import INCIDENTS, INCIDENTS_LEASE, notices_in
 from healthd.remediation.orchestrators.kubernetes.orchestrator import Fence, KubernetesOrchestrator
@@ -14,17 +13,6 @@ from healthd.remediation.orchestrators.kubernetes.pod_resources import started
 from healthd.remediation.orchestrators.kubernetes.reporter import AgentState, KubeReporter
 from healthd.remediation.orchestrators.kubernetes.transport import Pace
 from healthd.remediation.records.incident_notices import IncidentNotices
-
-__all__ = [
-    "AgentState",
-    "KubeGpuClients",
-    "KubernetesOrchestrator",
-    "open_api",
-    "open_orchestrator",
-    "open_reporter",
-    "poll_fence",
-    "read_notices",
-]
 
 RATE_PER_S, BURST = 1.0, 30
 """A remediation takes some twenty requests from the fault to the taint, which must not take twenty seconds. An agent
