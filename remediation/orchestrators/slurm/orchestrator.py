@@ -98,6 +98,8 @@ _REFUSALS = {
     "Invalid input": "this version of Slurm does not know a keyword: please report it, with the version",
     "Job has already finished": "slurmctld takes no change of it any more",
     "Requested nodes are busy": "another reservation holds the node alone: see scontrol show reservation",
+    "Invalid account or account/partition": "AccountingStorageEnforce wants an association of a reservation's user:"
+    " sacctmgr add user root account=root",
 }
 
 _NOT_THIS_STATE = "Invalid node state"  # "… specified"; "… transition" in 26.05

@@ -597,6 +597,10 @@ def test_the_snapshot_has_our_partitions_and_every_record() -> None:
         ("slurm_update error: Invalid user id", BackendRefused),
         ("You must specify a reason when DOWNING or DRAINING a node. Request denied", BackendRefused),
         ("Invalid input: state=drian\nRequest aborted\nValid states are: NoResp DRAIN FAIL", BackendRefused),
+        (
+            "Error creating the reservation: Invalid account or account/partition combination specified",
+            BackendRefused,
+        ),
         ("slurm_update error: Invalid node state specified", BackendUnknown),
         ("slurm_update error: Unable to contact slurm controller (connect failure)", BackendUnknown),
         ("slurm_update error: Socket timed out on send/recv operation", BackendUnknown),
