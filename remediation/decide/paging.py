@@ -78,9 +78,9 @@ def wanted(
 
 
 def due(remediation: Remediation, limits: Limits) -> datetime:
-    """From when on a remediation is overdue. A wait that is expected has its own bound: a replacement as long as it may
-    take, a command a day, a job under a fatal fault ``wait_idle_timeout_s``. One that settles counts from then on; a
-    page that stands is over ``HEALTHY_FOR_S`` after that.
+    """From when on a remediation is overdue. A wait that is expected has its own bound: the first request for another
+    machine as long as that may take, a command a day, a job under a fatal fault ``wait_idle_timeout_s``. One that
+    settles counts from then on; a page that stands is over ``HEALTHY_FOR_S`` after that.
 
     A node that an operator took out counts from that command, whatever became of its drain since; each step towards it,
     and back, from its own beginning. A drain that was found counts from when it was made, and is verified first, as
@@ -93,7 +93,7 @@ def due(remediation: Remediation, limits: Limits) -> datetime:
             if remediation.step is Step.STAY
             else min(by_command, remediation.since + timedelta(seconds=limits.overdue_s))
         )
-    if remediation.step is Step.REPLACE and remediation.phase is Phase.INTENDED:
+    if remediation.step is Step.REPLACE and remediation.phase is Phase.INTENDED and remediation.attempts <= 1:
         return remediation.since + timedelta(seconds=max(limits.overdue_s, limits.replace_timeout_s))
     began = max(out_since(remediation), remediation.good_since or out_since(remediation))
     is_another = remediation.step is Step.VERIFY and Step.REPLACE in remediation.steps
@@ -140,7 +140,8 @@ def _overdue(remediation: Remediation, problem: str) -> str:
     what = "not moved" if remediation.hold is None and Step.DRAIN in remediation.steps else "out of service"
     finding = f"{remediation.code} on {remediation.component}"
     about = f"{what} since {out_since(remediation):%Y-%m-%d %H:%M} UTC for {finding} [{remediation.id}]"
-    return f"{about}: {problem or remediation.note}. {_HINTS.get(remediation.step, _HELP)}"
+    is_again = remediation.step is Step.WAIT_IDLE and remediation.attempts > 0  # no job is waited for after an act
+    return f"{about}: {problem or remediation.note}. {_HELP if is_again else _HINTS.get(remediation.step, _HELP)}"
 
 
 def _goes_on(remediation: Remediation) -> Decision:

@@ -567,7 +567,8 @@ class Steps:
     def _released_by_slot(self, remediation: Remediation, view: NodeView) -> StepResult:
         """Where the platform has the node's state there is nothing of ours to undo but the budget slot."""
         if not view.undrained:
-            message = f"release waits: the platform has not put the node back yet: {'/'.join(sorted(view.flags))}"
+            shown = "/".join(sorted(view.flags)) + (f', "{view.hold.text}"' if view.hold is not None else "")
+            message = f"release waits: the platform has not put the node back yet ({shown}); where it never does, do so"
             return StepResult(remediation=remediation, message=message, refusal=Refusal.MANAGED)
         return ended(remediation, End.RELEASED, "verified, and put back by its platform")
 

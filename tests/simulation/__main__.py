@@ -16,6 +16,7 @@ from tests.simulation.changes import CHANGES
 from tests.simulation.fleet import Report
 from tests.simulation.kube_fleet import KubeSimulation, Violation
 from tests.simulation.kube_platform import KINDS
+from tests.simulation.managers import KINDS as MANAGERS
 from tests.simulation.many import lived, lives
 from tests.simulation.mutations import table
 
@@ -30,6 +31,9 @@ def main() -> int:
     parser.add_argument("--mutations", action="store_true", help="put each old fault back in turn: which is found?")
     parser.add_argument("--go-on", action="store_true", help="report all violations, and let the fleet live on")
     parser.add_argument("--kubernetes", action="store_true", help="fleets on a simulated API server instead")
+    parser.add_argument(
+        "--manager", choices=MANAGERS, help="the node manager that repairs the machines of these fleets"
+    )
     parser.add_argument("--workers", type=int, default=1, help="processes that share the seeds")
     arguments = parser.parse_args()
     if arguments.mutations:
@@ -42,6 +46,7 @@ def main() -> int:
         nodes=arguments.nodes,
         goes_on=arguments.go_on,
         change=arguments.change,
+        manager=arguments.manager,
     )
     seeds = range(arguments.seed, arguments.seed + arguments.seeds)
     reports: list[Report] = []

@@ -18,7 +18,7 @@ from healthd.notify.message import Message
 from healthd.remediation.decide.policy import Rules
 from healthd.remediation.decide.remediation import Remediation
 from healthd.remediation.engine.dependencies import Dependencies, Judgement, RemediationStore
-from healthd.remediation.ports import FleetSnapshot, NodeRecord, NodeView, Orchestrator, Slot
+from healthd.remediation.ports import FleetSnapshot, NodeRecord, NodeView, Orchestrator, Slot, StateOwner
 from healthd.remediation.records.handoff import HandoffRecord, parse
 from tests.support.engine_wire import Wire, WiredOrchestrator, WiredProvisioner, WiredRemediations
 
@@ -332,6 +332,21 @@ class RequestStands(Change):
         return replace(dependencies, provisioner=_NeverTakenBack(dependencies.provisioner, Quiet(), lambda _: None))
 
 
+class _OwnsTheState(WiredProvisioner):
+    @property
+    def state_owner(self) -> StateOwner:
+        return StateOwner.ENGINE
+
+
+class DrainsWhatIsReplaced(Change):
+    """A node is drained before its repair, also where its manager replaces each node that is drained."""
+
+    found_by = ("a_drain_is_no_quarantine",)
+
+    def dependencies(self, dependencies: Dependencies, node: str) -> Dependencies:
+        return replace(dependencies, provisioner=_OwnsTheState(dependencies.provisioner, Quiet(), lambda _: None))
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # messages
 
@@ -366,6 +381,7 @@ CHANGES: Mapping[str, Callable[[], Change]] = {
     "budget-from-memory": BudgetFromMemory,
     "order-from-memory": OrderFromMemory,
     "request-stands": RequestStands,
+    "drains-what-is-replaced": DrainsWhatIsReplaced,
     "first-cause-stays": FirstCauseStays,
 }
 """The old faults by their names, for ``--change`` of the command line."""

@@ -22,6 +22,7 @@ from tests.simulation.gangs import Gangs
 from tests.simulation.head import Head
 from tests.simulation.invariants import Invariants, Violation
 from tests.simulation.law import Law, Rates
+from tests.simulation.managers import Kind, NodeManager
 from tests.simulation.node import Node
 from tests.simulation.power import LOOKS_S, PowerSaving
 from tests.simulation.slurm import Slurm
@@ -54,6 +55,7 @@ class Fleet:
 
     ``goes_on``: each violation is reported, and none ends the run. ``change``: what a test puts in the place of
     production's parts. ``on_job``: the policy's; with it the jobs of the fleet are gangs, whose sizes ``gangs`` has.
+    ``manager``: the node manager that repairs its machines; its nodes ask it by themselves, and none is powered down.
     """
 
     def __init__(
@@ -68,6 +70,7 @@ class Fleet:
         goes_on: bool = False,
         on_job: str = "wait",
         gangs: Sequence[int] = (),
+        manager: Kind | None = None,
     ) -> None:
         self.seed, self.random, self.timeline = seed, Random(seed), Timeline()  # noqa: S311 - a fleet, no secret
         random = self.random
@@ -99,11 +102,17 @@ class Fleet:
             Random(f"power {seed}"),  # noqa: S311
             breaks_days=(rates or Rates()).breaks,
         )
-        self.watch = Invariants(self.ground, self.nodes, self.power, goes_on=goes_on)
+        self.manager = (
+            NodeManager(manager, self.slurm, self.timeline, self.nodes, Random(f"manager {seed}"))  # noqa: S311
+            if manager is not None
+            else None
+        )
+        drain_replaces = self.manager is not None and self.manager.drain_replaces
+        self.watch = Invariants(self.ground, self.nodes, self.power, goes_on=goes_on, drain_replaces=drain_replaces)
         self.slurm.heard, self.slurm.touched = self.watch.heard, self._touched
         self.slurm.lets_go, self.gangs.fail = self.watch.lets_go, self.watch.fail
         drawn = random.random() < 0.5
-        delegates = drawn if delegates is None else delegates
+        delegates = (drawn if delegates is None else delegates) and self.manager is None
         self.head: Head | None = None
         for number, name in enumerate(names):
             self.nodes[name] = Node(
@@ -118,6 +127,7 @@ class Fleet:
                 forgets=self.watch.forgets,
                 dies=self.watch.dies,
                 notes=self.watch.note,
+                managed=self.manager.provisioner if self.manager is not None else None,
             )
         if delegates:
             self.head = Head(
@@ -145,7 +155,10 @@ class Fleet:
         self.law.begin()
         if self.ground.gangs is not None:
             self.gangs.begin()
-        self.power.begin()
+        if self.manager is None:
+            self.power.begin()
+        else:
+            self.manager.begin()
         self.timeline.after(LOOKS_S, self._agents_look)
         self.timeline.after(SWEEP_S, self._sweep)
         with suppress(Violation):

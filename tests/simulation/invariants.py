@@ -60,6 +60,8 @@ STEADY_S = 900.0
 """After a drain, a start or a hang: a daemon has told Slurm by then to leave its node awake."""
 ACT_TAKES_S = 4 * HOUR
 JUST_ASKED_S = 120.0  # a controller's round, and the clock of a node that was set by a little
+TOLD_WITHIN_S = 300.0
+"""From the end of a remediation to the message of it."""
 RETURNS_A_DAY = 4
 REBOOTS_A_WEEK, REPLACEMENTS_A_WEEK = 8, 4
 """Per name: four repairs a week may be (``policy.lemon_repairs``), each of two attempts at most (``max_attempts``)."""
@@ -116,7 +118,8 @@ class Seen(Struct, kw_only=True):
 
 
 class Invariants:
-    """``goes_on``: what is violated is kept in ``found``, the first of each rule and node, and the fleet lives on."""
+    """``goes_on``: what is violated is kept in ``found``, the first of each rule and node, and the fleet lives on.
+    ``drain_replaces``: a node manager ends the machine of each node that is drained."""
 
     def __init__(
         self,
@@ -125,7 +128,9 @@ class Invariants:
         power: PowerSaving,
         *,
         goes_on: bool = False,
+        drain_replaces: bool = False,
     ) -> None:
+        self.drain_replaces = drain_replaces
         self._power = power
         power.powers_down = self.held_nodes_stay_awake
         self._ground, self._nodes, self._goes_on = ground, nodes, goes_on
@@ -191,6 +196,7 @@ class Invariants:
         if update.word == "drain" and update.after is not None and update.before is None:
             self.drains += 1
             self.within_the_budget(update.node)
+            self.a_drain_is_no_quarantine(update)
         if update.word in ("undrain", "resume") and update.before is not None:
             self._let_in(update.node)
 
@@ -199,6 +205,8 @@ class Invariants:
         sweep."""
         if not self._is_held(name):
             self.seen[name].held_s = self.seen[name].silent_s = None
+            if self.drain_replaces:
+                self._let_in(name)
 
     def _let_in(self, name: str) -> None:
         """By healthd's own decision: what an operator lets in is theirs to answer for."""
@@ -356,6 +364,15 @@ class Invariants:
         if before is not None and before.user not in (US, *SLURM) and update.after != before:
             self.fail("nothing_foreign_touched", update.node, f"{update.word} over {before}")
 
+    def a_drain_is_no_quarantine(self, update: FakeUpdate) -> None:
+        """Where a node manager replaces what is drained, no drain of healthd's is anything else than a replacement that
+        it decided upon."""
+        if not self.drain_replaces:
+            return
+        asked = next((each for each in reversed(self.done) if each.node == update.node), None)
+        if asked is None or asked.remedy is not Remedy.REPLACE_NODE or self._ground.timeline.s - asked.s > HOUR:
+            self.fail("a_drain_is_no_quarantine", update.node, f"drained, which costs the machine: {update.after}")
+
     def within_the_budget(self, name: str) -> None:
         """No node is drained while as many as may be are out for any cause, as they have been for a while: a mistake of
         ours stops early. A name without a machine is neither out nor in the total: it is nobody's capacity."""
@@ -395,7 +412,8 @@ class Invariants:
             self.fail("over_is_over", name, f"{key} is said to be over, and is open")
         slurm = self._ground.slurm
         hold, is_ours = slurm.nodes[name].hold, slurm.is_ours(name) or self._is_written_over(name)
-        if key == NODE_KEY and "out of service" in words and hold is not None and is_ours:
+        lost = self._ground.timeline.s - slurm.killed_s < TOLD_WITHIN_S  # what slurmctld forgot is back
+        if key == NODE_KEY and "out of service" in words and hold is not None and is_ours and not lost:
             self.fail("over_is_over", name, f"said to be over, and held by {hold}: {words}")
 
     def the_watched_speak_for_themselves(self, name: str, words: str) -> None:

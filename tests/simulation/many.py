@@ -12,6 +12,7 @@ from concurrent.futures.process import BrokenProcessPool
 
 from tests.simulation.changes import CHANGES
 from tests.simulation.fleet import Fleet, Report
+from tests.simulation.managers import Kind
 
 
 def lives(live: Callable[[int], Report], seeds: Iterable[int], workers: int) -> Iterator[tuple[int, Report | None]]:
@@ -37,6 +38,9 @@ def apart(live: Callable[[int], Report], seed: int) -> Report | None:
             return None
 
 
-def lived(seed: int, *, hours: float, nodes: int | None, goes_on: bool, change: str | None) -> Report:
+def lived(
+    seed: int, *, hours: float, nodes: int | None, goes_on: bool, change: str | None, manager: Kind | None
+) -> Report:
     """What one fleet came to."""
-    return Fleet(seed, nodes=nodes, goes_on=goes_on, change=CHANGES[change]() if change else None).run(hours)
+    made = CHANGES[change]() if change else None
+    return Fleet(seed, nodes=nodes, goes_on=goes_on, change=made, manager=manager).run(hours)

@@ -30,6 +30,7 @@ from tests.simulation.ailments import (
 from tests.simulation.changes import CHANGES
 from tests.simulation.fleet import Fleet, Report
 from tests.simulation.law import DAY, Rates
+from tests.simulation.managers import Kind as Manager
 
 _STAY = ("person_s", "ordered_share")
 
@@ -51,6 +52,7 @@ class Life(Struct, frozen=True, kw_only=True):
     max_out: int = 5
     delegates: bool = False
     seed: int = 1
+    manager: Manager | None = None
 
     def lived(self, change: str | None) -> Report:
         """What it comes to, with this old fault put back or with none."""
@@ -60,6 +62,7 @@ class Life(Struct, frozen=True, kw_only=True):
             rates=self.rates,
             max_out=self.max_out,
             delegates=self.delegates,
+            manager=self.manager,
             change=CHANGES[change]() if change else None,
             goes_on=True,
         )
@@ -83,6 +86,7 @@ LIVES: Mapping[str, Life] = {
     "request-stands": Life(
         hours=48, max_out=8, seed=2, delegates=True, rates=only(LOOSE, NO_EFA, faults=600, busy=0.1, person_s=600)
     ),
+    "drains-what-is-replaced": Life(hours=12, manager="parallelcluster", rates=only(OFF_THE_BUS, faults=300)),
     "first-cause-stays": Life(hours=60, max_out=8, rates=only(MOUNT_LOST, faults=200, person_s=DAY)),
 }
 """In which life each of :data:`CHANGES` is found."""

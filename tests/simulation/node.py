@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from random import Random
+from typing import Protocol
 
 from healthd.core.errors import BackendBusy, BackendRefused
 from healthd.core.model import Finding, Remedy
 from healthd.notify.message import Message
 from healthd.remediation.ports import Provisioner
 from healthd.remediation.provisioners.delegated import DelegatedProvisioner
+from healthd.remediation.provisioners.slurm_node import OUR_TEXTS
 from healthd.remediation.records.handoff import parse
 from healthd.state.store import IN_MEMORY, Store
 from tests.simulation.ailments import Act, Ailment, Kind, component_of
@@ -54,11 +56,19 @@ class Platform(FakeProvisioner):
             raise BackendBusy(self.busy)
 
 
+class Managed(Protocol):
+    """Makes the provisioner of a name that a node manager looks after."""
+
+    def __call__(self, name: str, instance: str, made_by_us: Callable[[str], bool]) -> Provisioner:
+        """For this machine; ``made_by_us``: see HyperPodProvisioner."""
+
+
 class Node:
     """``asks`` is told of each request to the controller, ``acts`` of each act before it is made.
 
     ``tells`` is told of each message, ``forgets`` of each disk that is lost, ``dies`` of each daemon that is killed,
-    and whether it asks its platform by itself; ``notes`` of what happens to the node.
+    and whether it asks its platform by itself; ``notes`` of what happens to the node. ``managed``: a node manager
+    looks after the name, and no other platform does.
     """
 
     def __init__(
@@ -75,7 +85,9 @@ class Node:
         forgets: Callable[[str], None],
         dies: Callable[[str, bool], None],
         notes: Callable[[str, str], None],
+        managed: Managed | None = None,
     ) -> None:
+        self._managed = managed
         self.name, self.rack, self._ground, self._random, self._delegates = name, rack, ground, random, delegates
         self._asked, self._acts, self._tells, self._notes = asks, acts, tells, notes
         self._forgets, self._dies = forgets, dies
@@ -88,7 +100,7 @@ class Node:
         self.fuse = Fuse()
         self.platform = Platform(self._asked_to_reboot, self._asked_to_replace)
         self.platform.instance = self.instance
-        self._power, self._replacing = 0, False
+        self._power, self._replacing, self.has_instance = 0, False, True
         self.ignores_next = False
         self.daemon: Daemon | None = None
         self.changed_s = self._boots_s = 0.0
@@ -97,6 +109,17 @@ class Node:
     @property
     def instance(self) -> str:
         return f"i-{self.name}m{self.machine}"
+
+    @property
+    def address(self) -> str:
+        """Of the machine: another one has another."""
+        number = int(self.name.removeprefix("n"))
+        return f"10.{self.machine % 250}.{number // 250}.{number % 250 + 1}"
+
+    @property
+    def boots(self) -> tuple[int, int]:
+        """Which boot of which machine it is."""
+        return self.machine, self.boot
 
     @property
     def has_machine(self) -> bool:
@@ -170,6 +193,11 @@ class Node:
         return Disk(store=Store(IN_MEMORY, now=self.wall.now()))
 
     def _provisioner(self) -> Provisioner:
+        if self._managed is not None:
+            store = self.disk.store
+            return self._managed(
+                self.name, self.instance, lambda reason: reason in OUR_TEXTS and store.open_remediation() is not None
+            )
         if not self._delegates:
             return self.platform
         door = Door(self._ground.slurm, self.name)
@@ -269,8 +297,11 @@ class Node:
         self._acts(self.name, Remedy.REBOOT_NODE)
         if self._is_ignored():
             return
-        takes_s = self._random.uniform(60.0, 400.0) if self._random.random() < 0.95 else self._random.uniform(900, 7200)
+        takes_s = self._boot_takes_s()
         self._ground.timeline.after(3.0, lambda: self.power_cycle(takes_s))
+
+    def _boot_takes_s(self) -> float:
+        return self._random.uniform(60.0, 400.0) if self._random.random() < 0.95 else self._random.uniform(900, 7200)
 
     def _asked_to_replace(self) -> None:
         self._acts(self.name, Remedy.REPLACE_NODE)
@@ -308,6 +339,29 @@ class Node:
         self.platform.instance = self.instance
         self.disk = self._new_disk()
         self.note(f"another machine: {self.instance}")
+
+    # -- what a node manager does -------------------------------------------------------------------------------------
+
+    def asked(self, remedy: Remedy) -> None:
+        """healthd asks its manager for this."""
+        self._acts(self.name, remedy)
+
+    def reboots(self) -> None:
+        if not self._is_ignored():
+            self.power_cycle(self._boot_takes_s())
+
+    def loses_instance(self) -> None:
+        """Its instance is ended."""
+        self._goes_off("its machine is ended by its manager")
+        self.dead = self.has_instance = False
+
+    def another_comes(self) -> None:
+        """Another instance has the name."""
+        self.has_instance = True
+        self._another_machine()
+        self._booted(Act.REPLACE, announced=True)
+
+    # -- Slurm's power saving -----------------------------------------------------------------------------------------
 
     def powered_down(self) -> None:
         """Slurm's power saving takes the machine away."""
@@ -349,8 +403,9 @@ class Node:
 
     def _is_missed(self) -> None:
         """slurmctld gives up a node that does not answer."""
-        if not self.up:
-            self._ground.slurm.nodes[self.name].flags |= {"DOWN", "NOT_RESPONDING"}
+        flags = self._ground.slurm.nodes[self.name].flags
+        if not self.up and "REBOOT_ISSUED" not in flags:
+            flags |= {"DOWN", "NOT_RESPONDING"}
             self._ground.slurm.touched(self.name)
 
     def _booted(self, act: Act, *, announced: bool = False) -> None:
@@ -360,7 +415,7 @@ class Node:
         self.ring.clear()
         slurm = self._ground.slurm
         slurm.nodes[self.name].flags.discard("NOT_RESPONDING")
-        if not announced:
+        if not (announced or "REBOOT_ISSUED" in slurm.nodes[self.name].flags):
             slurm.rebooted(self.name)
         slurm.booted(self.name)
         self.note(f"is back, boot {self.boot} of {self.instance}")

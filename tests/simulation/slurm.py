@@ -37,6 +37,11 @@ class Slurm(TroubledCluster):
         # slurmctld knows the boot of each node that has ever registered.
         self.boots = {name: datetime.fromtimestamp(int(wall.seconds()), UTC) for name in names}
         self.returns_nodes = True
+        self.killed_s = float("-inf")
+
+    def kill(self) -> None:
+        super().kill()
+        self.killed_s = self._monotonic_s()
 
     def update(self, name: str, word: str, text: str = "", *, user: str = "admin") -> None:
         super().update(name, word, text, user=user)

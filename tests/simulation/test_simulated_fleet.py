@@ -15,11 +15,13 @@ import sys
 import pytest
 from msgspec.structs import replace
 
+from healthd.core.model import Remedy
 from tests.simulation.ailments import LOOSE, OFF_THE_BUS
 from tests.simulation.changes import CHANGES
 from tests.simulation.fleet import Fleet, Report
 from tests.simulation.invariants import Invariants
 from tests.simulation.law import Rates
+from tests.simulation.managers import KINDS, Kind
 from tests.simulation.many import lives
 from tests.simulation.mutations import LIVES, Life, found, only
 from tests.support.running import ROOT
@@ -64,6 +66,7 @@ SEEDS = (
 )
 """Seeds that once broke an invariant, each with the hours until then, in fleets as large as the seed says."""
 FLEETS_IN_A_SAMPLE, REGRESSIONS_IN_A_SAMPLE, CHANGES_IN_A_SAMPLE = 1, 2, 2
+MANAGED_IN_A_SAMPLE = 2
 LOOSE_ONLY = Life(hours=30, max_out=8, delegates=True, rates=only(LOOSE, faults=800, busy=0.1))
 SLURMCTLD_KILLED = Life(hours=36, max_out=6, rates=only(OFF_THE_BUS, faults=600, slurmctld_killed=0.02, appends=True))
 NAMED_IN_CALLS = {"bounded_in_a_day", "paged_every_day"}
@@ -86,6 +89,7 @@ they never carry out. In the two before it, two daemons a day stay away for hour
 theirs."""
 
 
+MANAGED = tuple((kind, seed) for kind in KINDS for seed in (1, 2))
 SAMPLE = of_this_run()
 
 
@@ -109,6 +113,16 @@ def test_what_once_broke_an_invariant_breaks_none(number: int) -> None:
     life = REGRESSIONS[number]
     report = life.lived(None) if isinstance(life, Life) else Fleet(life[0]).run(life[1])
     assert not report.violations, str(report.violations[0])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "seed"), SAMPLE.some("managed", MANAGED, MANAGED_IN_A_SAMPLE))
+def test_no_fleet_under_a_node_manager_breaks_an_invariant(kind: Kind, seed: int) -> None:
+    """ParallelCluster, PCS and HyperPod by Slurm's reasons, with production's provisioners: what is drained there loses
+    its machine, at its manager's own time."""
+    report = Fleet(seed, nodes=30, manager=kind, rates=Rates(faults=60)).run(5 * DAY_H)
+    assert not report.violations, str(report.violations[0])
+    assert report.acts[Remedy.REBOOT_NODE], "nothing was repaired in this fleet"
 
 
 def test_a_process_that_ends_without_a_report_names_its_seed_and_ends_no_other() -> None:

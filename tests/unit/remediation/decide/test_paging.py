@@ -98,6 +98,15 @@ def test_turns_that_fail_page_unless_somebody_is_asked_for_already() -> None:
 ORDERED = kept_out(QUARANTINE)
 IDLE, PARTS, VERIFY = Step.WAIT_IDLE, REBOOT.index(Step.WAIT_IDLE), REPLACE.index(Step.VERIFY)
 
+AWAITED = replace(
+    REMEDIATION,
+    steps=REPLACE,
+    index=REPLACE.index(Step.REPLACE),
+    phase=Phase.INTENDED,
+    since=at(9_000),
+    attempts=1,
+)
+
 
 @pytest.mark.parametrize(
     ("remediation", "seconds"),
@@ -107,12 +116,8 @@ IDLE, PARTS, VERIFY = Step.WAIT_IDLE, REBOOT.index(Step.WAIT_IDLE), REPLACE.inde
         (replace(REMEDIATION, index=PARTS, since=at(100)), 100 + LIMITS.wait_idle_timeout_s),
         (replace(REMEDIATION, index=PARTS, since=at(14_000)), LIMITS.overdue_s),
         (replace(REMEDIATION, index=PARTS, remedy=Remedy.RESET_GPU), LIMITS.overdue_s),
-        (
-            replace(
-                REMEDIATION, steps=REPLACE, index=REPLACE.index(Step.REPLACE), phase=Phase.INTENDED, since=at(9_000)
-            ),
-            9_000 + LIMITS.replace_timeout_s,
-        ),
+        (AWAITED, 9_000 + LIMITS.replace_timeout_s),
+        (replace(AWAITED, attempts=2, since=at(14_500)), LIMITS.overdue_s),
         (replace(REMEDIATION, steps=REPLACE, index=REPLACE.index(Step.REPLACE)), LIMITS.overdue_s),
         (replace(REMEDIATION, steps=REPLACE, index=VERIFY, since=at(9_000)), LIMITS.overdue_s),
         (replace(REMEDIATION, steps=REPLACE, index=VERIFY, since=at(20_000)), 20_000 + STUCK_AFTER_S),
@@ -128,6 +133,7 @@ IDLE, PARTS, VERIFY = Step.WAIT_IDLE, REBOOT.index(Step.WAIT_IDLE), REPLACE.inde
         "job, late",
         "job that goes on",
         "replaced",
+        "replaced again",
         "not replaced",
         "another machine",
         "another machine, late",
@@ -192,6 +198,11 @@ def test_an_overdue_case_says_what_it_waits_for() -> None:
     )
     assert words.endswith(
         ": waiting for 12 to end. The repair waits for these jobs: cancel them, or have their owner do so"
+    )
+    again = replace(waiting.remediation, attempts=1, note="attempt 1 failed, trying again: no other machine came")
+    words = wanted(REPAIR, RemediationStatus(remediation=again), "", late, LIMITS).reason
+    assert words.endswith(
+        ": no other machine came. `healthd status` says what it waits for; `healthd release` puts the node back"
     )
     assert ": no answer. " in wanted(REPAIR, waiting, "no answer", late, LIMITS).reason
     held_up = RemediationStatus(remediation=replace(REMEDIATION, hold=None, index=0))
