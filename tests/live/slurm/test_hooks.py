@@ -276,11 +276,11 @@ def test_epilog_and_health_check_never_fail_for_a_finding(hooked: Hooked) -> Non
 def test_a_plain_user_may_look_and_not_act(hooked: Hooked) -> None:
     """check and status answer anybody; a hook of a user without the right does nothing, says so, and exits 0."""
     node = hooked.node("n0001", quarantine())
-    node.open_to_all()
     node.kernel_says(OFF_THE_BUS.format(pci=PCI))
     node.wait(lambda: "out until it is healthy" in node.log_text(), 10.0, "drained")
 
     def asked(*arguments: str) -> subprocess.CompletedProcess[str]:
+        node.open_to_all()  # each time: another run of pytest that begins closes the folder of both
         argv = [sys.executable, "-c", AS_NOBODY, *arguments, "--socket", str(node.socket)]
         return subprocess.run(argv, env={"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False, cwd="/")
 
