@@ -42,7 +42,7 @@ MAX_LINES = 100_000
 LONGEST = timedelta(days=365)
 _MINUTES = {"m": 1, "h": 60, "d": 1440, "w": 10_080}
 _TIME = r"([0-9]{1,6})([mhdw])"
-_JOB_ID = r"[0-9]{1,10}(_[0-9]{1,10})?"
+_JOB_ID = r"[0-9]{1,10}([_+][0-9]{1,10})?"
 
 
 _SYNONYMS = {
@@ -557,9 +557,10 @@ def _length(text: str) -> timedelta:
 
 
 def _job_id(text: str) -> str:
-    """The number of a job, of an array ``12_3``. Raises ArgumentTypeError."""
+    """The number of a job, of an array ``12_3``, of a heterogeneous one ``12+1``. Raises ArgumentTypeError."""
     if not re.fullmatch(_JOB_ID, text):
-        raise argparse.ArgumentTypeError(f"{text!r} is not the number of a job; expected one such as 4711 or 4711_3")
+        expected = "expected one such as 4711, 4711_3 or 4711+1"
+        raise argparse.ArgumentTypeError(f"{text!r} is not the number of a job; {expected}")
     return text
 
 

@@ -63,8 +63,9 @@ from healthd.sources.command import TRUNCATED, find_tool, run_command
 # has every flag, where %T hides DOWN behind "drained". Reason is last: it may hold any text, newlines included.
 SINFO_FIELDS = "NodeList:|,StateComplete:|,CPUsState:|,User:|,Timestamp:|,Features:|,Features_act:|,Reason:|"
 
-# None of the three may hold a blank: a name that useradd takes, and node names, have none.
-JOB_FIELDS = "%i %u %N"
+# None of the four may hold a blank: a name that useradd takes, and node names, have none. %A is the SLURM_JOB_ID of the
+# job's own processes, where %i has 13_2 for a task of an array and 11+1 for a part of a heterogeneous job.
+JOB_FIELDS = "%A %i %u %N"
 _RUNNING_FIELDS = "%i|%P|%q|%a|%D"
 _NONE = ("(null)", "N/A")
 """As squeue prints an account or a QOS that a job does not have, as where slurmdbd is not used."""
@@ -404,10 +405,10 @@ def client_environment(environ: Mapping[str, str], conf: str = "") -> dict[str, 
 
 
 def parse_jobs(answer: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The ids of the jobs, and their texts such as ``12 of alice on n[1-4]``, from the output of ``squeue -h -o
+    """The numbers of the jobs, and their texts such as ``12_3 of alice on n[1-4]``, from the output of ``squeue -h -o
     JOB_FIELDS``. A job without nodes yet shows none."""
     found = [line.split() for line in answer.splitlines() if line.strip()]
-    return tuple(fields[0] for fields in found), tuple(_job_text(*fields) for fields in found)
+    return tuple(fields[0] for fields in found), tuple(_job_text(*fields[1:]) for fields in found)
 
 
 def parse_running(answer: str) -> tuple[RunningJob, ...]:
@@ -424,7 +425,7 @@ def _running(line: str) -> RunningJob:
     return RunningJob(id=job, partition=partition, qos=qos, account=account, nodes=size)
 
 
-def _job_text(job: str, user: str = "", nodes: str = "", *_: str) -> str:
+def _job_text(job: str = "?", user: str = "", nodes: str = "", *_: str) -> str:
     return f"{job}{f' of {user}' if user else ''}{f' on {nodes}' if nodes else ''}"
 
 

@@ -303,6 +303,16 @@ def test_a_running_job_is_seen_and_survives_the_drain(slurm: SlurmLab) -> None:
     assert _hold_of(slurm).text == REASON
 
 
+def test_a_task_of_an_array_is_the_job_that_its_own_processes_name(slurm: SlurmLab, tmp_path: Path) -> None:
+    """By SLURM_JOB_ID: `healthd check --active` in the task took the task itself for another's work."""
+    said = tmp_path / "said"
+    tasks = slurm.submit(NODE, f"echo $SLURM_JOB_ID >>{said}; exec sleep 600", "--array=1-2")
+    slurm.wait(lambda: said.exists() and len(said.read_text().split()) == 2, 20, "both tasks to run")
+    view = _of(slurm).view(jobs=True)
+    assert sorted(view.jobs) == sorted(said.read_text().split())
+    assert {text.partition(" ")[0] for text in view.work} == {f"{tasks}_1", f"{tasks}_2"}
+
+
 def test_the_state_alone_shows_work_before_the_cpu_count_does(slurm: SlurmLab) -> None:
     """slurmctld's CPU count lags behind a job's start by seconds; the view without jobs is not idle from the first."""
     job = slurm.submit(NODE)

@@ -132,9 +132,9 @@ def test_completing_and_jobs_are_not_idle() -> None:
 
 def test_a_job_is_named_with_its_user_and_its_nodes() -> None:
     """An operator who has to end it asks its owner. One whose nodes squeue does not list yet shows none."""
-    answer = "12 alice n[0001-0004]\n13_2 bob n0001\n14 carol \n\n"
+    answer = "12 12 alice n[0001-0004]\n15 13_2 bob n0001\n14 14 carol \n\n"
     assert parse_jobs(answer) == (
-        ("12", "13_2", "14"),
+        ("12", "15", "14"),
         ("12 of alice on n[0001-0004]", "13_2 of bob on n0001", "14 of carol"),
     )
     assert parse_jobs("") == ((), ())
