@@ -112,7 +112,8 @@ def _of_slot(
         return _by_command(replace(follows, code=shown.code), shown.code)
     if view.hold is None and shown.code == QUARANTINE_CODE:
         why, steps = "the slot of a command was left", without_drain(QUARANTINE)
-        return _by_command(_remediation(_NO_ID, mode, now, why=why, steps=steps), shown.code)
+        ordered = min(shown.since or now, now)
+        return _by_command(replace(_remediation(_NO_ID, mode, now, why=why, steps=steps), opened=ordered), shown.code)
     if is_undrained and shown.remediation_id and (shown.machine or shown.remedy is Remedy.REBOOT_NODE):
         # Rebooted and not seen since: the platform may have put another machine in its place for that. A
         # reboot is also asked for where the platform did not say which machine it is.

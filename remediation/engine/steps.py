@@ -45,7 +45,7 @@ from healthd.remediation.engine.step_result import (
     lingers,
     waits,
 )
-from healthd.remediation.ports import NodeView
+from healthd.remediation.ports import NodeView, StateOwner
 
 _ACTS = {Step.RESET: "GPU reset", Step.REBOOT: "reboot", Step.REPLACE: "replacement"}
 
@@ -58,6 +58,7 @@ class Steps:
     ) -> None:
         self._orchestrator, self._judgement = dependencies.orchestrator, dependencies.judgement
         self._cluster, self._journal, self._gates = cluster, journal, Gates(dependencies)
+        self._provisioner = dependencies.provisioner
         self._repairs = Repairs(
             orchestrator=dependencies.orchestrator,
             provisioner=dependencies.provisioner,
@@ -481,7 +482,7 @@ class Steps:
             return result
         if not remediation.settling and (result := self._not_released(remediation, now)) is not None:
             return result
-        if Step.DRAIN not in remediation.steps:
+        if Step.DRAIN not in remediation.steps and not self._is_down_since(view):
             return self._released_by_slot(remediation, view)
         if self._is_clusters(remediation) and not (
             remediation.acts or remediation.earlier or remediation.release_command
@@ -563,6 +564,12 @@ class Steps:
             if until is None
             else lingers(remediation, "undrained", until)
         )
+
+    def _is_down_since(self, view: NodeView) -> bool:
+        """Whether a platform that acts by our requests alone has put the node back, and the cluster took it out by
+        itself since, for an unannounced boot: then only our release ends that."""
+        is_automatic = view.hold is not None and view.hold.automatic
+        return self._provisioner.state_owner is StateOwner.AFTER_ASKING and is_automatic and "DOWN" in view.flags
 
     def _released_by_slot(self, remediation: Remediation, view: NodeView) -> StepResult:
         """Where the platform has the node's state there is nothing of ours to undo but the budget slot."""

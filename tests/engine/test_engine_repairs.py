@@ -853,6 +853,17 @@ def test_where_the_request_takes_the_drains_place_the_place_in_the_budget_stays(
     assert not world.cluster.slots
 
 
+def test_a_node_that_boots_once_more_after_the_platform_has_put_it_back_is_resumed(tmp_path: Path) -> None:
+    """HyperPod sees to its own reasons alone: nothing else ends a DOWN that slurmctld sets for an unannounced boot."""
+    world = asked_and_taken_over(tmp_path)
+    while not any("rebooted: " in text for text in world.audit("step")):
+        world.step()
+    world.cluster.update(NODE, "down", "Node unexpectedly rebooted", user="slurm")
+    ending = world.run_to_end().ending()
+    assert (ending.in_service, ending.ends, ending.drains, ending.releases) == (True, ("released",), 1, 1)
+    assert not world.cluster.slots
+
+
 def test_killed_before_the_record_of_it_that_is_still_no_order_of_a_persons(tmp_path: Path) -> None:
     """At any boundary: the node that HyperPod has put back is verified all the same, and asked for once."""
     for number, world in Replay(asked_and_taken_over, tmp_path).at_every_boundary(lambda _: kill()):

@@ -209,6 +209,8 @@ class NodeManager:
         is_late = launched_s is not None and self._timeline.s - launched_s >= REPLACEMENT_TIMEOUT_S
         if launched_s is not None and (self.kind == "hyperpod" or not is_late):
             return None
+        if self.kind == "hyperpod" and name in self._rebooting:
+            return None
         if self.kind == "hyperpod":
             text = shown.hold.text if shown.hold is not None and shown.flags & {"FAIL", "DOWN"} else ""
             acts = {ACTION_REBOOT: lambda: self._hyperpod_reboots(name), ACTION_REPLACE: lambda: self._replaces(name)}

@@ -86,6 +86,18 @@ def test_what_is_found_says_where_the_case_goes_on(
     assert remediation.fenced, "it holds the place that was found"
 
 
+def test_a_command_whose_slot_alone_is_left_counts_from_when_it_was_given() -> None:
+    """A lost disk gives its operator no second day without a reminder; a time ahead, of a clock that was set, none."""
+    for since, opened in (
+        (START - timedelta(hours=5), START - timedelta(hours=5)),
+        (START + timedelta(hours=9), START),
+        (None, START),
+    ):
+        remediation = found(shown(None), HandoffRecord(code=QUARANTINE_CODE, since=since))
+        assert remediation is not None
+        assert (remediation.opened, remediation.since) == (opened, START)
+
+
 def test_only_a_case_that_asked_for_another_machine_counts_it_as_tried() -> None:
     """A remediation that follows a replaced machine has used one attempt."""
     after, plain = found(shown(OURS), GIVEN), found(shown(OURS), TAKEN)
