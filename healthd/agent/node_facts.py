@@ -14,7 +14,7 @@ from healthd.sources.identity import find_identity, metadata_endpoint, node_name
 from healthd.sources.imds import FastStart, MetadataSource
 from healthd.sources.trees import FileTree
 
-_ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
+_ACCOUNT = "var/run/secrets/kubernetes.io/serviceaccount"
 
 
 class ThisNode:
@@ -53,22 +53,24 @@ class ThisNode:
         return SlurmOrchestrator.of(self._config, name).partitions()
 
 
-def runs_kubernetes(config: Config, environ: Mapping[str, str], *, account: str = _ACCOUNT) -> bool:
+def runs_kubernetes(config: Config, environ: Mapping[str, str], *, root: str = "/") -> bool:
     """Whether the configuration names Kubernetes, or leaves it open and this process runs in a pod of a node that runs
-    no Slurm, with a token of the folder ``account``."""
+    no Slurm, with a token. ``root``: where the files of this machine are."""
     if config.orchestrator.kind != "auto":
         return config.orchestrator.kind == "kubernetes"
-    return is_in_pod(environ, account=account) and not runs_slurm(config, environ)
+    return is_in_pod(environ, root=root) and not runs_slurm(config, environ, root=root)
 
 
-def is_in_pod(environ: Mapping[str, str], *, account: str = _ACCOUNT) -> bool:
+def is_in_pod(environ: Mapping[str, str], *, root: str = "/") -> bool:
     """Whether this process runs in a pod that has a token of a ServiceAccount."""
-    return bool(environ.get("KUBERNETES_SERVICE_HOST")) and Path(account, "token").exists()
+    return bool(environ.get("KUBERNETES_SERVICE_HOST")) and Path(root, _ACCOUNT, "token").exists()
 
 
-def runs_slurm(config: Config, environ: Mapping[str, str]) -> bool:
+def runs_slurm(config: Config, environ: Mapping[str, str], *, root: str = "/") -> bool:
     """Whether the configuration names Slurm, or leaves it open and this machine belongs to a Slurm cluster."""
     from healthd.remediation.orchestrators.slurm.orchestrator import detect  # a cold check loads no remediation
 
     kind, slurm = config.orchestrator.kind, config.orchestrator.slurm
-    return kind == "slurm" or (kind == "auto" and bool(slurm.conf or detect(environ=environ, bin_dir=slurm.bin_dir)[0]))
+    if kind != "auto" or slurm.conf:
+        return kind in ("auto", "slurm")
+    return detect(environ=environ, root=root, bin_dir=slurm.bin_dir)[0]

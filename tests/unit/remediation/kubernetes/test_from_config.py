@@ -22,6 +22,12 @@ def config(kind: str, **section: str) -> Config:
     return Config(orchestrator=OrchestratorSection(kind=kind, kubernetes=kubernetes))  # type: ignore[arg-type]
 
 
+def token(root: Path) -> None:
+    folder = root / "var/run/secrets/kubernetes.io/serviceaccount"
+    folder.mkdir(parents=True)
+    (folder / "token").write_text("t")
+
+
 @pytest.mark.parametrize(
     ("kind", "environ", "has_token", "expected"),
     [
@@ -38,18 +44,18 @@ def test_a_pod_with_an_account_is_a_kubernetes_node(
 ) -> None:
     """Unless the configuration names another."""
     if has_token:
-        (tmp_path / "token").write_text("t")
-    assert runs_kubernetes(config(kind), environ, account=str(tmp_path)) is expected
+        token(tmp_path)
+    assert runs_kubernetes(config(kind), environ, root=str(tmp_path)) is expected
 
 
 def test_a_slurmd_in_a_pod_is_a_slurm_node(tmp_path: Path) -> None:
     """Its scontrol and its configuration are there: Slurm owns the node's jobs."""
-    (tmp_path / "token").write_text("t")
+    token(tmp_path)
     scontrol = tmp_path / "scontrol"
     scontrol.write_text("#!/bin/sh\n")
     scontrol.chmod(0o755)
     environ = {**POD, "SLURM_CONF": "/etc/slurm/slurm.conf", "PATH": str(tmp_path)}
-    assert not runs_kubernetes(config("auto"), environ, account=str(tmp_path))
+    assert not runs_kubernetes(config("auto"), environ, root=str(tmp_path))
 
 
 def test_the_defaults_of_the_configuration_are_those_of_the_back_end() -> None:
