@@ -239,7 +239,7 @@ def acting_agent(
     Raises ConfigError for an orchestrator that is not there, StoreError where the state directory cannot be used.
     """
     from healthd.agent.plugin_restart import open_plugin_restart
-    from healthd.agent.wiring import make_engine, open_absent, open_orchestrator
+    from healthd.agent.wiring import as_before, make_engine, open_absent, open_orchestrator
     from healthd.core.capabilities import PrivilegedThreads
     from healthd.judge.peers import COMPARED
     from healthd.observe import journal
@@ -253,6 +253,7 @@ def acting_agent(
     folder = Path(config.daemon.state_dir) if stopgap is None else stopgap.folder
     owner = Owner(node=machine.name, instance=machine.identity.instance_id)
     store = Store(folder / "healthd.db", now=now, owner=owner)
+    orchestrator = as_before(orchestrator, config, machine.name, store, now)
     checks = enabled_checks(config)
     policy = policy_of(config.policy, machine.instance_type)
     unkept = stopgap.why if stopgap is not None else ""

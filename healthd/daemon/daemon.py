@@ -23,6 +23,7 @@ from msgspec.structs import replace
 from healthd import __version__
 from healthd.agent.agent import Agent, StateInMemory, acting_agent, notices_of, open_kernel_log, open_reporter
 from healthd.agent.late_metadata import LateMetadata
+from healthd.agent.node_facts import runs_slurm
 from healthd.api.exit_codes import ExitCode
 from healthd.api.scrape import metrics_of
 from healthd.api.server import Server
@@ -61,6 +62,7 @@ _HOUSEKEEPING_S = 15.0
 _TEXTFILE_FIRST_S = 5.0  # until the checks have run once
 _KERNEL_LOG_POLL_S = 15.0
 _CATCH_UP_S = 30.0
+_SLURM_S, _SLURM_FIRST_S = 30.0, 10.0
 _MATCHES_S = 300.0  # a slurmctld that answers a start seldom in time does not have healthd start again and again
 _JOIN_S = 15.0  # a check run, a call of the cluster or a message (CHILD_TIMEOUT_S), by their own deadlines
 _LOCK_WAIT_S = 5.0  # a hook without a daemon holds it for as long as it looks
@@ -289,6 +291,11 @@ class Daemon:
             schedule.duty("notify", TICK_S, NotifyDuty(notifier, self._log, stopping=self._stop.is_set))
         if self._text_file is not None:
             schedule.duty("textfile", self._config.metrics.every_s, self._text_file.write, first_s=_TEXTFILE_FIRST_S)
+        self._set_late_duties()
+
+    def _set_late_duties(self) -> None:
+        """Those that wait for what a start did not find; once it is there the daemon starts again."""
+        schedule = self._schedule
         if self._metadata.is_awaited:
             self._log.warning("metadata.silent")
             schedule.duty("metadata", self._metadata.again_s, self._ask_metadata, first_s=self._metadata.first_s)
@@ -296,6 +303,8 @@ class Daemon:
             schedule.duty("matches", _MATCHES_S, self._ask_matches)
         if self._is_stopgap:
             schedule.duty("state", _TICK_S, self._ask_state)
+        if self._config.orchestrator.kind == "auto" and self._alone:
+            schedule.duty("slurm", _SLURM_S, self._look_for_slurm, first_s=_SLURM_FIRST_S)
 
     def _run_schedule(self) -> float:
         """Start what is due. Returns the seconds until this is to be called again."""
@@ -337,6 +346,16 @@ class Daemon:
             if self._is_decided():
                 self._log.info("matches.decided")
                 self._signals.reload()
+
+    @property
+    def _alone(self) -> bool:
+        return self.agent.orchestrator is not None and self.agent.orchestrator.kind == "local"
+
+    def _look_for_slurm(self) -> None:
+        """At a boot slurmd may start after healthd, and bring its configuration with it."""
+        if self._signals.may_reload and runs_slurm(self._config, os.environ):
+            self._log.info("slurm.found")
+            self._signals.reload()
 
     def _ask_state(self) -> None:
         if self._signals.may_reload and is_usable(Path(self._config.daemon.state_dir)):

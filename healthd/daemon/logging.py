@@ -31,6 +31,7 @@ SENTENCES: Mapping[str, str] = {
     "duty.failed": "duty {duty} of the daemon failed; this is a defect of healthd",
     "matches.decided": "every [[match]] of the configuration can be decided now: restarting with them",
     "metadata.answers": "the metadata service answers now: restarting with its answers",
+    "slurm.found": "Slurm is found on this node now: restarting as one of its nodes",
     "metadata.silent": "the metadata service has not answered yet; facts that it alone has are unknown until then",
     "metrics.left": "the metrics stay in {path}, older with each minute: {error}; remove the file",
     "metrics.unwritten": "the metrics were not written to {path}: {error}",

@@ -151,6 +151,12 @@ class RunningNode(Running):
         sources = "" if "[sources]" in sections else f'[sources]\nkmsg = "{self.kmsg}"\n'
         self.config.write_text(base + sources + sections)
 
+    def see(self, name: str, value: str) -> None:
+        """Set a variable of its environment for the next start; "" takes it away."""
+        self._environ.pop(name, None)
+        if value:
+            self._environ[name] = value
+
     def start(self, *, within_s: float = 20.0) -> None:
         """Start the daemon and wait until it answers."""
         self.begin("run", self.config, self.log, self._environ)
