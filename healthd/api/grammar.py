@@ -580,7 +580,7 @@ def _played(kind: DrillFault) -> str:
 
 
 def _daemons(parser: argparse.ArgumentParser) -> None:
-    """A verb that only the daemon answers, by a row of ``healthd.cli.daemon_verbs``: it reads no configuration."""
+    """A verb that only the daemon answers, by ``healthd.cli.daemon_verbs``: it reads no configuration."""
     parser.set_defaults(module="daemon_verbs")
     parser.add_argument("--json", action="store_true", help="as JSON")
     _socket(parser)

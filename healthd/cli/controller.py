@@ -26,9 +26,7 @@ def answer(options: Namespace) -> Reply:
     from healthd.controller.run import control, open_work  # heavy: structlog
 
     if options.status:
-        if options.watch:
-            return watched(options, lambda: _status(config, as_json=False))
-        return _status(config, as_json=options.json)
+        return watched(options, lambda: _status(config, as_json=options.json))
 
     def load() -> None:
         open_work(loaded(options).config)  # finds the problems that a start would find

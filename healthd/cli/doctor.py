@@ -31,7 +31,7 @@ _UNREADABLE = "make readable what this line names: run as root, in a container w
 def answer(options: Namespace) -> Reply:
     """Exit 0: nothing is missing; 1: something is missing; 2: nothing is missing, but a probe has no answer. With
     ``--watch`` 0, at Ctrl-C."""
-    return watched(options, lambda: _answer(options)) if options.watch else _answer(options)
+    return watched(options, lambda: _answer(options))
 
 
 def _answer(options: Namespace) -> Reply:
@@ -74,14 +74,8 @@ def _configuration(options: Namespace) -> tuple[Config, list[DoctorResult]]:
     )
     lines = [DoctorResult.ok("configuration", why)]
     if not files:
-        lines = [
-            DoctorResult.missing(
-                "configuration",
-                f"{why}: healthd only observes",
-                "`healthd init` writes a first one for this node",
-                optional=True,
-            )
-        ]
+        fix = "`healthd init` writes a first one for this node"
+        lines = [DoctorResult.missing("configuration", f"{why}: healthd only observes", fix, optional=True)]
     lines += [DoctorResult.not_reported("configuration", each, _HANGS) for each in loaded.notices]
     return loaded.config, lines
 

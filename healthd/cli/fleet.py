@@ -41,7 +41,7 @@ def answer(options: Namespace) -> Reply:
     if options.node and (options.watch or options.why or options.state or options.by != "cause"):
         raise UsageError(f"healthd fleet {options.node}: of the other options only --json works with one node")
     config = loaded(options, names=()).config
-    return watched(options, lambda: _reply(options, config)) if options.watch else _reply(options, config)
+    return watched(options, lambda: _reply(options, config))
 
 
 def _reply(options: Namespace, config: Config) -> Reply:

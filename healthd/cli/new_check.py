@@ -33,14 +33,14 @@ def answer(options: Namespace) -> Reply:
         if path.exists():
             raise HealthdError(f"{path} exists and is never overwritten; choose another name")
     names = "".join(f"  {path}\n" for path in made)
+    if not options.dry_run:
+        for path, text in made.items():
+            _write(path, text)
     if options.json:
         data = {"schema": SCHEMA, "dry_run": options.dry_run, "files": [str(path) for path in made]}
-        if not options.dry_run:
-            _write_all(made)
         return Reply(code=0, out=json_document(data))
     if options.dry_run:
         return Reply(code=0, out=f"would write\n{names}")
-    _write_all(made)
     check, test = made
     return Reply(
         code=0,
@@ -48,11 +48,6 @@ def answer(options: Namespace) -> Reply:
         f"next: put the fact that you check into {check} and {test}, then\n"
         f"  make test-check CHECK={options.name}\n",
     )
-
-
-def _write_all(made: Mapping[Path, str]) -> None:
-    for path, text in made.items():
-        _write(path, text)
 
 
 def _write(path: Path, text: str) -> None:

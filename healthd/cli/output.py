@@ -9,7 +9,8 @@ import sys
 from types import TracebackType
 from typing import NoReturn
 
-from healthd.core.errors import HealthdError
+from healthd.api.wire import Reply
+from healthd.core.errors import HealthdError, UsageError
 from healthd.core.streams import unwritten, written
 
 _COLOURED = r"((?:\x1b\[[0-9;]*m)?)(.*?)((?:\x1b\[0m)?)"
@@ -38,13 +39,15 @@ def progress_line(text: str) -> None:
         sys.stderr.flush()
 
 
-def confirmed(question: str) -> bool | None:
-    """Whether the operator at the terminal says yes; None without a terminal."""
+def declined(verb: str, question: str) -> Reply | None:
+    """The reply where the operator at the terminal does not say yes, else None. Raises UsageError without a
+    terminal."""
     if not sys.stdin.isatty():
-        return None
+        raise UsageError(f"healthd {verb}: refusing to act without confirmation (no terminal); pass --yes or --dry-run")
     sys.stderr.write(f"{question} [y/N] ")
     sys.stderr.flush()
-    return sys.stdin.readline().strip().lower() in ("y", "yes")
+    is_yes = sys.stdin.readline().strip().lower() in ("y", "yes")
+    return None if is_yes else Reply(code=0, err="healthd: nothing was done\n")
 
 
 def end_by_signal(number: int, _: object) -> NoReturn:

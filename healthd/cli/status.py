@@ -29,9 +29,7 @@ from healthd.observe.text_lines import printable
 def answer(options: Namespace) -> Reply:
     """The daemon's answer; with ``--watch`` 0, at Ctrl-C. Raises NoDaemon."""
     path, shown = _socket(options), Request(arguments=options.arguments, colour=options.colour)
-    if not options.watch:
-        return _answer(path, shown)
-    if Screen.is_there():
+    if not options.watch or Screen.is_there():
         return watched(options, lambda: _answer(path, shown))
     refuse_json(options)
     try:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from healthd.agent.node_facts import runs_kubernetes
 from healthd.api.wire import Reply
-from healthd.cli.output import confirmed, talk
+from healthd.cli.output import declined, talk
 from healthd.cli.settings import loaded
 from healthd.config.schema.config import Config
 from healthd.core.errors import UsageError
@@ -56,14 +56,8 @@ def _instead(options: Namespace, work: KubeUninstall) -> Reply | None:
     effect = f"{''.join(rows)}{len(rows)} nodes would be put back in service; healthd has written to {len(annotated)}\n"
     if options.dry_run:
         return Reply(code=0, out=effect)
-    is_confirmed = confirmed(
-        f"{effect}Stop healthd in this cluster, and put every node back in service, faulty or not?"
-    )
-    if is_confirmed is None:
-        raise UsageError(
-            "healthd uninstall: refusing to act without confirmation (no terminal); pass --yes or --dry-run"
-        )
-    return None if is_confirmed else Reply(code=0, err="healthd: nothing was done\n")
+    question = "Stop healthd in this cluster, and put every node back in service, faulty or not?"
+    return declined("uninstall", f"{effect}{question}")
 
 
 def _connected(config: Config) -> KubeApi:

@@ -17,8 +17,10 @@ from healthd.observe.text_lines import printable
 
 
 def watched(options: Namespace, answer: Callable[[], Reply]) -> Reply:
-    """Exit 0, at Ctrl-C. ``answer`` gives each frame. Raises UsageError with --json and without a terminal, and those
-    of the first answer about arguments and settings."""
+    """The answer; with --watch exit 0, at Ctrl-C, and ``answer`` gives each frame. Then raises UsageError with --json
+    and without a terminal, and those of the first answer about arguments and settings."""
+    if not options.watch:
+        return answer()
     refuse_json(options)
     command = _command(options)
     if not Screen.is_there():

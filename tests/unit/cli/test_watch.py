@@ -93,7 +93,7 @@ def answers(*of: Reply | BaseException) -> Callable[[], Reply]:
     return answer
 
 
-OPTIONS = Namespace(verb="plan", json=False, every=0.0)
+OPTIONS = Namespace(verb="plan", json=False, watch=True, every=0.0)
 
 
 def terminal_of(monkeypatch: pytest.MonkeyPatch) -> Terminal:
