@@ -13,9 +13,8 @@ from healthd.core.errors import NoDaemon
 
 START = "start it with `systemctl start healthd`, or with `healthd run` where there is no unit"
 
-
 INSTEAD = {"plan": ", or ask the policy alone with `healthd policy test CODE`"}
-"""What works without a daemon, as the end of a message, by the verb's name in the grammar."""
+"""The verb that works without a daemon, as the end of a message, by the name in the grammar."""
 QUESTIONS = {
     "relearn": "Take what this node has now as its new baseline?",
     "repair": "Repair this node?",
