@@ -24,6 +24,7 @@ from healthd.core.strict_modes import others_may_write
 from healthd.remediation.policy_files import code_problems
 
 SCHEMA, VALIDATE_SCHEMA = "healthd.config/v1", "healthd.config_validate/v1"
+_TITLES = {"slurm": "Slurm", "kubernetes": "Kubernetes"}
 
 
 def answer(options: Namespace) -> Reply:
@@ -43,7 +44,7 @@ def answer(options: Namespace) -> Reply:
     path = Path(options.config) if options.config else None
     who = (lambda config: ThisNode(config, os.environ)) if options.here else None
     examined = examine(path, checks=check_settings(), environ=os.environ, who=who)
-    problems = examined.problems or _policy_problems(examined)
+    problems = examined.problems or (*_policy_problems(examined), *_provisioner_problems(examined))
     tried = examined.loaded.config if options.here and examined.loaded is not None and not problems else None
     found, warnings = ((), ()) if tried is None else (_found(tried), (*_groups_missing(tried), *_no_textfile(tried)))
     if examined.loaded is not None:
@@ -134,3 +135,26 @@ def _policy_problems(examined: Examined) -> tuple[Problem, ...]:
         return ()
     source = examined.loaded.origin(("policy", "rule")).rpartition(":")[0] or "configuration"
     return code_problems(examined.loaded.config.policy, source, examined.texts.get(source, ""))
+
+
+def _provisioner_problems(examined: Examined) -> tuple[Problem, ...]:
+    """A provisioner that no node of the configured orchestrator can have: its daemons would not start."""
+    from healthd.remediation.provisioners.registry import KINDS  # every platform: only this verb asks without a node
+
+    if examined.loaded is None:
+        return ()
+    config, origin = examined.loaded.config, examined.loaded.origin(("provisioner", "kind"))
+    section, kind, given = config.provisioner, KINDS.get(config.provisioner.kind), config.orchestrator.kind
+    needed = kind.orchestrator_of(section) if kind is not None else ""
+    if not needed or given in ("auto", needed):
+        return ()
+    source, _, line = origin.rpartition(":")
+    how = f' with hyperpod.how = "{section.hyperpod.how}"' if section.kind == "hyperpod" else ""
+    problem = Problem(
+        source=source or origin,
+        line=int(line) if line.isdecimal() else 0,
+        key="provisioner.kind",
+        wrong=f"{section.kind}{how} asks by {_TITLES[needed]}, and orchestrator.kind = {given}",
+        advice=f"expected orchestrator.kind = {needed} or auto, or another provisioner",
+    )
+    return (problem,)

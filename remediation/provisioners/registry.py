@@ -81,6 +81,13 @@ class ProvisionerKind(Struct, frozen=True, kw_only=True):
         """How its owner is asked under this configuration."""
         return self.by_how.get(section.hyperpod.how, self.channel)
 
+    def orchestrator_of(self, section: ProvisionerSection) -> str:
+        """The one kind of orchestrator whose nodes can have it under this configuration; "" where several can."""
+        if self.needs_slurm:
+            return "slurm"
+        on_kubernetes = self.channel_of(section) in (RepairChannel.OWN_NODE, RepairChannel.NODE_CLAIM)
+        return "kubernetes" if on_kubernetes else ""
+
 
 def _hyperpod(wanted: PlatformInputs) -> Provisioner:
     by_api = wanted.section.hyperpod.how == "api" or not wanted.subject.here or wanted.scontrol is None

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from healthd.api.exit_codes import ExitCode
 from healthd.api.grammar import parse
 from healthd.cli import config, doctor
 from healthd.config.schema.config import Config
@@ -66,6 +67,38 @@ def test_a_settle_time_that_no_call_has_to_keep_to_is_warned_of(
     err = warned(tmp_path, f"{text}[orchestrator.slurm]\ntimeout_s = {timeout_s}\n")
     assert ("warning: budget.settle_s = 2 is less than orchestrator.slurm.timeout_s = 10" in err) == is_warned
     assert bool(err) == is_warned
+
+
+@pytest.mark.parametrize(
+    ("orchestrator", "provisioner", "how", "needed"),
+    [
+        ("slurm", "hyperpod", "label", "kubernetes"),
+        ("local", "hyperpod", "label", "kubernetes"),
+        ("slurm", "eks", "api", "kubernetes"),
+        ("slurm", "karpenter", "api", "kubernetes"),
+        ("kubernetes", "pcs", "api", "slurm"),
+        ("local", "parallelcluster", "api", "slurm"),
+        ("kubernetes", "hyperpod", "label", ""),
+        ("auto", "hyperpod", "label", ""),
+        ("slurm", "hyperpod", "scontrol", ""),
+        ("slurm", "hyperpod", "api", ""),
+        ("slurm", "pcs", "api", ""),
+        ("kubernetes", "ec2", "api", ""),
+        ("slurm", "auto", "label", ""),
+    ],
+)
+def test_a_provisioner_that_no_node_of_the_orchestrator_can_have_is_a_problem(
+    tmp_path: Path, orchestrator: str, provisioner: str, how: str, needed: str
+) -> None:
+    """Such a daemon does not start: the machine on which a configuration is written has to tell that too."""
+    path = tmp_path / "config.toml"
+    sections = f'[orchestrator]\nkind = "{orchestrator}"\n[provisioner]\nkind = "{provisioner}"\n'
+    path.write_text(f'{sections}[provisioner.hyperpod]\nhow = "{how}"\n')
+    reply = config.answer(parse(["config", "validate", "--config", str(path)]))
+    assert reply.code == (ExitCode.CONFIG if needed else 0)
+    expected = f"and orchestrator.kind = {orchestrator}; expected orchestrator.kind = {needed} or auto"
+    assert (expected in reply.err) == bool(needed)
+    assert ("    ^" in reply.err or f"{path}: 1 problem" in reply.err) == bool(needed)
 
 
 def test_the_doctor_reads_a_file_named_relative_to_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
