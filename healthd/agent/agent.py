@@ -253,7 +253,7 @@ def acting_agent(
     folder = Path(config.daemon.state_dir) if stopgap is None else stopgap.folder
     owner = Owner(node=machine.name, instance=machine.identity.instance_id)
     store = Store(folder / "healthd.db", now=now, owner=owner)
-    orchestrator = as_before(orchestrator, config, machine.name, store, now)
+    orchestrator = as_before(orchestrator, config, machine.name, store)
     checks = enabled_checks(config)
     policy = policy_of(config.policy, machine.instance_type)
     unkept = stopgap.why if stopgap is not None else ""

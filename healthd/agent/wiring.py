@@ -39,7 +39,7 @@ from healthd.observe.checkup import Checkup, boot_id_or_unknown
 from healthd.remediation.decide.canary import revision_of
 from healthd.remediation.decide.ledger import repairs_of
 from healthd.remediation.decide.policy import Rules
-from healthd.remediation.decide.remediation import End, Phase, Remediation
+from healthd.remediation.decide.remediation import Phase, Remediation
 from healthd.remediation.decide.rules import FEATURE, LABEL, Policy
 from healthd.remediation.engine.absent import AbsentNodes, AbsentWatch
 from healthd.remediation.engine.dependencies import Dependencies, Heartbeat, Timeouts
@@ -157,22 +157,17 @@ _ORCHESTRATOR = "orchestrator"
 """Under which key the store keeps the kind of the orchestrator that was opened last."""
 
 
-def as_before(orchestrator: Orchestrator, config: Config, name: str, store: Store, now: datetime) -> Orchestrator:
+def as_before(orchestrator: Orchestrator, config: Config, name: str, store: Store) -> Orchestrator:
     """The orchestrator that was found, or Slurm's where ``kind = "auto"`` finds none on a node that was Slurm's.
 
     A node that slurmctld configures shows no sign of Slurm after a boot until its slurmd is up. Without a cluster
-    healthd would take its own drain for undone, which acknowledges the fault. And a remediation that was begun before
-    Slurm was found drained nothing there: it ends, and healthd decides again. Raises StoreError.
+    healthd would take its own drain for undone, which acknowledges the fault. Raises StoreError.
     """
-    before, kind = store.fact(_ORCHESTRATOR), orchestrator.kind
+    before, kind = store.fact(_ORCHESTRATOR) or "local", orchestrator.kind
     if config.orchestrator.kind == "auto" and (before, kind) == ("slurm", "local"):
         return SlurmOrchestrator.of(config, name)
-    remediation = store.open_remediation() if (before, kind) == ("local", "slurm") else None
-    with contextlib.suppress(StoreError):  # a full disk: the next start finds it as it is
-        if remediation is not None:
-            text = f"[{remediation.id}] was begun before Slurm was found on this node; healthd decides again"
-            store.save_remediation(replace(remediation, end=End.LOST), Event(at=now, kind="step", text=text))
-        if before != kind:
+    if before != kind:
+        with contextlib.suppress(StoreError):  # a full disk: the next start finds it as it is
             store.keep(_ORCHESTRATOR, kind)
     return orchestrator
 
