@@ -44,11 +44,13 @@ class HeldOut(Struct, frozen=True, kw_only=True):
         return f"{self.node} {self.found} {self.watched}"
 
     def is_silent(self, now: datetime, overdue_s: float) -> bool:
-        """Whether the times that the cluster and the record show are old enough to page. A time ahead is no time."""
-        if self.since is None or is_ahead(self.watched, now):
+        """Whether the times that the cluster and the record show are old enough to page. A time ahead is no time. A
+        slot has none: the node was held by it when its daemon said so last."""
+        since = self.since or self.watched
+        if since is None or is_ahead(self.watched, now):
             return False
-        is_out_long = now - self.since >= timedelta(seconds=self.bound_s(overdue_s))
-        return is_out_long and now - max(self.since, self.watched or self.since) >= timedelta(seconds=SILENT_S)
+        is_out_long = now - since >= timedelta(seconds=self.bound_s(overdue_s))
+        return is_out_long and now - max(since, self.watched or since) >= timedelta(seconds=SILENT_S)
 
     def bound_s(self, overdue_s: float) -> float:
         """How long the node may be out before that pages: its operator knows of a command for a day, where a drain

@@ -55,7 +55,8 @@ class Fleet:
 
     ``goes_on``: each violation is reported, and none ends the run. ``change``: what a test puts in the place of
     production's parts. ``on_job``: the policy's; with it the jobs of the fleet are gangs, whose sizes ``gangs`` has.
-    ``manager``: the node manager that repairs its machines; its nodes ask it by themselves, and none is powered down.
+    ``manager``: the node manager that repairs its machines; its nodes ask it by themselves, also beside a
+    controller, and none is powered down.
     """
 
     def __init__(
@@ -112,7 +113,8 @@ class Fleet:
         self.slurm.heard, self.slurm.touched = self.watch.heard, self._touched
         self.slurm.lets_go, self.gangs.fail = self.watch.lets_go, self.watch.fail
         drawn = random.random() < 0.5
-        delegates = (drawn if delegates is None else delegates) and self.manager is None
+        has_head = drawn if delegates is None else delegates
+        delegates = has_head and self.manager is None
         self.head: Head | None = None
         for number, name in enumerate(names):
             self.nodes[name] = Node(
@@ -129,10 +131,12 @@ class Fleet:
                 notes=self.watch.note,
                 managed=self.manager.provisioner if self.manager is not None else None,
             )
-        if delegates:
+        if has_head:
             self.head = Head(
                 self.ground,
-                platform=lambda name: self.nodes[name].platform,
+                platform=lambda name: (
+                    self.nodes[name].platform if self.manager is None else self.manager.elsewhere(name)
+                ),
                 asks=self._any_asks,
                 deliver=lambda message: self._tells("controller", message),
                 dies=self.watch.head_dies,
@@ -159,6 +163,7 @@ class Fleet:
             self.power.begin()
         else:
             self.manager.begin()
+            self.power.breaks_machines()
         self.timeline.after(LOOKS_S, self._agents_look)
         self.timeline.after(SWEEP_S, self._sweep)
         with suppress(Violation):

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import timedelta
 
 from msgspec import Struct, field
 
 from healthd.core.model import Action, Remedy, Severity, Step
 from healthd.notify.message import Message
-from healthd.notify.news import KNOWN_CHANGES_EVERY_S, NODE_KEY, PAGED, NewsKind
+from healthd.notify.news import KNOWN_CHANGES_EVERY_S, LASTS_S, NODE_KEY, PAGED, NewsKind
 from healthd.remediation.decide.fleet import out_limit
 from healthd.remediation.decide.ledger import repairs_of
 from healthd.remediation.decide.remediation import ACTS, QUARANTINE_CODE, End, Phase, Remediation, code_of
@@ -382,6 +383,8 @@ class Invariants:
         ours = sum(slurm.is_ours(each) and not self._nodes[each].asleep for each in slurm.nodes)
         if ours > limit:
             self.fail("within_the_budget", name, f"healthd holds {ours} nodes, {limit} may be out")
+        if self.drain_replaces:  # it was out by its slot before, and others may have gone out since
+            return
         out = [
             each
             for each, seen in self.seen.items()
@@ -402,13 +405,16 @@ class Invariants:
     # -- at a message -------------------------------------------------------------------------------------------------
 
     def over_is_over(self, name: str, key: str, words: str) -> None:
-        """Whatever people are told is over is over: they go back to sleep on it."""
+        """Whatever people are told is over is over: they go back to sleep on it. What came back a moment ago is told
+        once it has lasted: the message of its end may have waited for its turn."""
         daemon = self._nodes[name].daemon
         if daemon is None:
             return
         code, _, where = key.removeprefix(PAGED).partition(" ")
         still = [each for each in daemon.monitor.diagnoses() if each.code == code and str(each.component) == where]
-        if still and not key.startswith(PAGED):
+        fault = daemon.monitor.history.faults.get((where, code))
+        is_new = fault is not None and self._nodes[name].wall.now() - fault.first < timedelta(seconds=LASTS_S)
+        if still and not is_new and not key.startswith(PAGED):
             self.fail("over_is_over", name, f"{key} is said to be over, and is open")
         slurm = self._ground.slurm
         hold, is_ours = slurm.nodes[name].hold, slurm.is_ours(name) or self._is_written_over(name)

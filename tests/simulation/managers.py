@@ -24,7 +24,7 @@ from healthd.remediation.provisioners.aws import Aws
 from healthd.remediation.provisioners.hyperpod import HyperPodProvisioner
 from healthd.remediation.provisioners.platform_reads import Paced
 from healthd.remediation.provisioners.slurm_managed import SlurmManagedProvisioner
-from healthd.remediation.provisioners.slurm_node import ACTION_REBOOT, ACTION_REPLACE, MANAGERS_TEXTS
+from healthd.remediation.provisioners.slurm_node import ACTION_REBOOT, ACTION_REPLACE, MANAGERS_TEXTS, OUR_TEXTS
 from healthd.remediation.provisioners.target_node import TargetNode
 from tests.simulation.node import Node
 from tests.simulation.slurm import US, Slurm
@@ -61,18 +61,23 @@ class NodeManager:
 
     def provisioner(self, name: str, instance: str, made_by_us: Callable[[str], bool]) -> Provisioner:
         """Of the node's own daemon, as ``open_provisioner`` makes it."""
-        return Paced(self._unpaced(name, instance, made_by_us), every_s=AwsSection().poll_s, monotonic_s=self._timeline)
-
-    def _unpaced(self, name: str, instance: str, made_by_us: Callable[[str], bool]) -> Provisioner:
         subject = TargetNode(node=name, instance_id=instance)
-        aws, scontrol = Aws(region="us-west-2", run=self._aws), partial(self._scontrol, name)
+        return Paced(self._of(subject, made_by_us), every_s=AwsSection().poll_s, monotonic_s=self._timeline)
+
+    def elsewhere(self, name: str) -> Provisioner:
+        """Of the controller, as ``open_elsewhere`` makes it: HyperPod is asked by its API there."""
+        subject = TargetNode(node=name, here=False, instance_id=self._nodes[name].instance)
+        return self._of(subject, OUR_TEXTS.__contains__)
+
+    def _of(self, subject: TargetNode, made_by_us: Callable[[str], bool]) -> Provisioner:
+        aws, scontrol = Aws(region="us-west-2", run=self._aws), partial(self._scontrol, subject.node)
         if self.kind == "hyperpod":
             return HyperPodProvisioner(
                 subject=subject,
                 aws=aws,
                 cluster="c1",
                 scontrol=scontrol,
-                by_api=False,
+                by_api=not subject.here,
                 made_by_us=made_by_us,
             )
         return SlurmManagedProvisioner(
@@ -133,8 +138,21 @@ class NodeManager:
             case "DescribeClusterNode":
                 details = [_summary(each) for each in self._living() if each.instance == asked["NodeId"]]
                 return {"NodeDetails": details[0] if details else {"InstanceStatus": {"Status": "NotFound"}}}
+            case "BatchRebootClusterNodes" | "BatchReplaceClusterNodes":
+                (instance,) = asked["NodeIds"]
+                found_here = [each for each in self._living() if each.instance == instance]
+                if not found_here:
+                    return {"Failed": [{"NodeId": instance, "ErrorCode": "InstanceIdNotFound", "Message": ""}]}
+                self._acts_by_api(found_here[0].name, operation)
+                return {"Successful": [instance]}
             case _:  # ListClusterNodes
                 return {"ClusterNodeSummaries": [_summary(each) for each in self._living()]}
+
+    def _acts_by_api(self, name: str, operation: str) -> None:
+        is_reboot = operation == "BatchRebootClusterNodes"
+        self._nodes[name].asked(Remedy.REBOOT_NODE if is_reboot else Remedy.REPLACE_NODE)
+        act = partial(self._hyperpod_reboots if is_reboot else self._replaces, name)
+        self._timeline.after(self._random.uniform(5.0, 45.0), act)
 
     def _living(self) -> Iterator[Node]:
         return (each for each in self._nodes.values() if each.has_instance)

@@ -46,8 +46,12 @@ class PowerSaving:
         self._slurm.power_saving = random.choice(("22.05", "23.02"))
         self.cloud = frozenset(random.sample(names, int(random.choice((0.2, 0.5)) * len(names))))
         self._timeline.after(CHECKS_S, self._checks)
+        self.breaks_machines()
+
+    def breaks_machines(self) -> None:
+        """From now on a machine breaks for good at times."""
         if self._breaks_days:
-            self._timeline.after(random.expovariate(1 / (self._breaks_days * DAY)), self._breaks)
+            self._timeline.after(self._random.expovariate(1 / (self._breaks_days * DAY)), self._breaks)
 
     # -- jobs ---------------------------------------------------------------------------------------------------------
 

@@ -60,6 +60,14 @@ def test_a_slot_without_a_drain_of_healthd_is_held_without_a_time() -> None:
     assert 'held by "slot cluster 3" for gpu.xid.79 [k3v9], and its own healthd has said nothing of it' in found.message
 
 
+def test_a_slot_without_a_drain_is_held_since_the_last_word_of_its_daemon() -> None:
+    """ParallelCluster and PCS: another daemon that begins to look counts no hours anew."""
+    held = HeldOut(node="n1", text="slot cluster 3", code="gpu.xid.79", watched=NOW)
+    assert not held.is_silent(NOW + timedelta(seconds=SILENT_S - 1), OVERDUE_S)
+    assert held.is_silent(NOW + timedelta(seconds=SILENT_S), OVERDUE_S)
+    assert not replace(held, watched=NOW + timedelta(days=9)).is_silent(NOW, OVERDUE_S)
+
+
 def test_a_node_that_somebody_else_pages_for_is_left_to_that() -> None:
     """A name without a machine, and a slot of a node that is DOWN; one that is DOWN without a slot is none of them."""
     assert held_out(snapshot(asleep="n1"), [SLOT]) == ()
