@@ -28,9 +28,9 @@ LOCAL = '[orchestrator]\nkind = "local"\n'
 NO_GROUP = "daemon.group = gpu-amdins: no such group on this machine, so only root may act"
 NO_SLURM = "provisioner.kind = parallelcluster needs Slurm"
 CANNOT_START = {
-    "platform": ('[provisioner]\nkind = "parallelcluster"\n', NO_SLURM),
-    "state": ("", "daemon.state_dir: "),
-    "socket": ("", "daemon.socket: "),
+    "platform": ('[orchestrator]\nkind = "auto"\n[provisioner]\nkind = "parallelcluster"\n', NO_SLURM),
+    "state": (LOCAL, "daemon.state_dir: "),
+    "socket": (LOCAL, "daemon.socket: "),
 }
 
 
@@ -48,7 +48,7 @@ def with_group(node: RunningNode) -> None:
 def cannot_start(node: RunningNode, why: str) -> str:
     """Write a configuration that loads and that no daemon could start with here; returns what is to be said of it."""
     sections, words = CANNOT_START[why]
-    node.configure(LOCAL + sections)
+    node.configure(sections)
     text, below = node.config.read_text(), node.folder / "file/below"
     below.parent.touch()
     if why == "state":

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
 
 from tests.live.slurm.slurm_lab import SlurmLab
@@ -53,17 +50,3 @@ def test_what_was_begun_without_slurm_is_decided_again(slurm: SlurmLab, nodes: N
     slurm.wait(lambda: "DRAIN" in slurm.state("n0003"), 20.0, "n0003 is drained")
     assert reason(slurm, "n0003").startswith("healthd: gpu.xid.95")
     assert "undone by an operator" not in node.log_text()
-
-
-def test_a_slurmd_that_starts_later_is_found(slurm: SlurmLab, nodes: Nodes) -> None:
-    """Within half a minute the daemon starts again, as one of Slurm."""
-    node = nodes.add("n0004", AUTO, start=False)
-    started(node, slurm, is_seen=False)
-    assert kind(node) == "local"
-    words = ["-c", "import time; time.sleep(600)", "--conf-server", "head:6817"]
-    slurmd = subprocess.Popen(["/opt/slurm/sbin/slurmd", *words], executable=sys.executable)
-    try:
-        node.wait(lambda: kind(node) == "slurm", 60.0, "it is one of Slurm")
-    finally:
-        slurmd.kill()
-        slurmd.wait()
