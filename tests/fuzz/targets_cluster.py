@@ -14,7 +14,6 @@ from healthd.core.errors import BackendUnknown
 from healthd.core.hostlist import unfolded
 from healthd.remediation.controller import requests as asked
 from healthd.remediation.orchestrators.kubernetes import device_plugin, leader_election
-from healthd.remediation.orchestrators.kubernetes import old_records as kube_old_records
 from healthd.remediation.orchestrators.kubernetes.objects import budget as kube_budget
 from healthd.remediation.orchestrators.kubernetes.objects import conditions as kube_conditions
 from healthd.remediation.orchestrators.kubernetes.objects import count as kube_count
@@ -179,7 +178,6 @@ _LEASE: dict[str, Any] = {
             kube_budget.OUT: "n1 n2",
             kube_budget.COUNTED: "2026-10-31T23:59:00+00:00",
             f"{kube_budget.CLAIM}n1": json.dumps({"index": 0, "at": "2026-10-31T23:59:00+00:00"}),
-            f"{kube_old_records.MARK}n1": json.dumps({"node": "n1", "text": "healthd case=ab"}),
         },
     },
     "spec": {
@@ -263,8 +261,6 @@ def _kube_lease(data: bytes) -> None:
     lease = _object(data)
     each_takes(data, lambda _: leader_election.record_of(lease), lambda _: kube_count.budget_before("c", lease))
     _, notes = kube_budget.annotations_of(lease)
-    kube_old_records.marks_in(notes)
-    kube_old_records.odd_marks(notes)
     kube_count.named_in(notes)
     listed_leases.read_leases([lease], NOW, counts_age_s=600.0)
     budget = kube_budget.budget_of("c", lease)

@@ -27,7 +27,6 @@ from healthd.controller.run import _STOP_S, _TICK_S, _YIELD_S
 from healthd.core.model import Mode
 from healthd.remediation.engine import gpu_reset
 from healthd.remediation.orchestrators.kubernetes import gpu_clients as kube_gpu_clients
-from healthd.remediation.orchestrators.kubernetes import old_records as kube_old_marks
 from healthd.remediation.orchestrators.kubernetes import pod_resources
 from healthd.remediation.orchestrators.kubernetes.objects import budget as kube_budget
 from healthd.remediation.orchestrators.kubernetes.objects import node as kube_node
@@ -570,7 +569,6 @@ def test_the_policies_let_through_what_the_code_writes() -> None:
     text = str(policies)
     for word in (
         kube_budget.CLAIM,
-        kube_old_marks.MARK,
         kube_budget.LIMIT,
         platform_signals.ASKED,
         platform_signals.SIGNAL,
@@ -579,7 +577,7 @@ def test_the_policies_let_through_what_the_code_writes() -> None:
     ):
         assert word in text, word
     (rule,) = policies["healthd-budget"]["spec"]["matchConstraints"]["resourceRules"]
-    assert rule["resourceNames"] == [kube_budget.LEASE, kube_budget.lease_name("p5"), kube_old_marks.MARKS]
+    assert rule["resourceNames"] == [kube_budget.LEASE, kube_budget.lease_name("p5")]
     (binding,) = (each for each in rendered.all("ValidatingAdmissionPolicyBinding") if "paramRef" in each["spec"])
     assert binding["spec"]["paramRef"]["namespace"] == "gpu-health"
     assert "system:serviceaccount:healthd:" not in text
@@ -673,7 +671,7 @@ AGENT_MAY = {
     ("", "nodes", "", "get patch"),
     ("", "nodes/status", "", "patch"),
     ("healthd.io", "nodehealths", "", "create delete get list patch"),
-    ("coordination.k8s.io", "leases", "healthd-budget healthd-budget-p5 healthd-marks", "get patch"),
+    ("coordination.k8s.io", "leases", "healthd-budget healthd-budget-p5", "get patch"),
     ("coordination.k8s.io", "leases", "healthd-incidents", "get"),
     ("events.k8s.io", "events", "", "create patch"),
 }
@@ -684,7 +682,7 @@ CONTROLLER_MAY = {
     (
         "coordination.k8s.io",
         "leases",
-        "healthd-budget healthd-budget-p5 healthd-controller healthd-incidents healthd-marks healthd-status",
+        "healthd-budget healthd-budget-p5 healthd-controller healthd-incidents healthd-status",
         "get patch",
     ),
     ("coordination.k8s.io", "leases", "", "create list"),
@@ -702,7 +700,7 @@ UNINSTALL_MAY = {
     ("healthd.io", "nodehealths", "", "delete list"),
     ("apps", "daemonsets", "healthd-agent", "delete"),
     ("apps", "deployments", "healthd-controller", "delete"),
-    ("coordination.k8s.io", "leases", "healthd-budget healthd-budget-p5 healthd-marks", "get patch"),
+    ("coordination.k8s.io", "leases", "healthd-budget healthd-budget-p5", "get patch"),
 }
 
 

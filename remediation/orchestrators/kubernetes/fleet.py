@@ -16,7 +16,6 @@ from functools import cached_property
 from typing import Any
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from healthd.core.errors import BackendUnknown
 from healthd.core.model import CLUSTER, ClusterTrouble
@@ -43,8 +42,6 @@ from healthd.remediation.orchestrators.kubernetes.objects.stray_claims import (
     is_left_in,
     strays,
 )
-from healthd.remediation.orchestrators.kubernetes.old_records import Lease as OldLease
-from healthd.remediation.orchestrators.kubernetes.old_records import OldRecords
 from healthd.remediation.ports import FleetSnapshot, Slot
 
 UNCOVERED_S = 60.0
@@ -52,32 +49,19 @@ UNCOVERED_S = 60.0
 
 
 class SyncRecords(Struct, frozen=True, kw_only=True, dict=True):
-    """The handoff records of one sync. ``old``: those that an older agent left on its Lease."""
+    """The handoff records of one sync."""
 
     healths: Mapping[str, NodeHealth]
-    old: OldLease
 
     @cached_property
     def texts(self) -> dict[str, str]:
         """Node to handoff record."""
-        return {**self.old.texts, **{name: text for name, each in self.healths.items() if (text := each.text)}}
-
-    @property
-    def nodes(self) -> set[str]:
-        """Every node that has a NodeHealth or an old record."""
-        return {*self.healths, *self.old.nodes}
-
-    def without(self, nodes: Collection[str]) -> SyncRecords:
-        """The records of all others."""
-        healths = {name: each for name, each in self.healths.items() if name not in nodes}
-        texts = {name: text for name, text in self.old.texts.items() if name not in nodes}
-        return SyncRecords(healths=healths, old=replace(self.old, texts=texts, odd=self.old.odd.difference(nodes)))
+        return {name: text for name, each in self.healths.items() if (text := each.text)}
 
     def odd(self, now: datetime) -> dict[str, str]:
         """Node to what of its record is odd."""
-        found = {name: f"mark.healthd.io/{name} of the Lease healthd-marks" for name in self.old.odd}
         records = {name: each.record for name, each in self.healths.items() if each.record is not None}
-        return found | {name: why for name, each in records.items() if (why := read_record(each, now).odd)}
+        return {name: why for name, each in records.items() if (why := read_record(each, now).odd)}
 
     def is_kept(self, node: str, now: datetime) -> bool:
         """Whether the whole NodeHealth and record of a node are to be kept once it is gone."""
@@ -121,7 +105,7 @@ class KubeFleet:
     ) -> None:
         self._api, self._namespace, self._quotas, self._leads = api, namespace, dict(quotas), leads
         self._monotonic_s, self._clock, self._recount_s = monotonic_s, clock, recount_s
-        self._healths, self._old_marks = NodeHealths(api), OldRecords(api, namespace)
+        self._healths = NodeHealths(api)
         self._scope_label, self._selector, self._tolerated = scope_label, selector, tuple(tolerated)
         self._absent: frozenset[str] = frozenset()
         self._gone: dict[str, str] = {}  # not reported yet: a count may fail after it
@@ -218,10 +202,11 @@ class KubeFleet:
     def _records(self, seen: CountedNodes) -> SyncRecords:
         """The records of the Nodes that count, and of Nodes that are gone; not those of Nodes that this controller's
         selector does not cover."""
-        found = SyncRecords(healths=self._healths.all(), old=self._old_marks.read())
-        if not self._selector:
-            return found
-        return found.without({name for name in found.nodes - seen.nodes.keys() if not self._is_gone(name)})
+        healths = self._healths.all()
+        if self._selector:
+            left = {name for name in healths.keys() - seen.nodes.keys() if not self._is_gone(name)}
+            healths = {name: each for name, each in healths.items() if name not in left}
+        return SyncRecords(healths=healths)
 
     def _prune(
         self, seen: CountedNodes, lists: Mapping[str, dict[str, Any]], records: SyncRecords, now: datetime
@@ -230,7 +215,7 @@ class KubeFleet:
         replaced within the day, what the fleet's bounds count stays: the replacement has another name."""
         notes = {scope: leases.annotations_of(lease)[1] for scope, lease in lists.items()}
         named = counts.named_in(key for each in notes.values() for key in each)
-        named |= {name for name in records.nodes if not records.is_kept(name, now)}
+        named |= {name for name in records.healths if not records.is_kept(name, now)}
         self._absent, suspects = counts.suspected(seen, named, self._absent)
         self._machines = {name: each for name, each in self._machines.items() if name in seen.nodes or name in named}
         for name in suspects:
@@ -249,8 +234,6 @@ class KubeFleet:
         """Keep of a gone Node's record what the bounds count, where it is, and nothing else."""
         seen, left = records.healths.get(name), that_counts(records.texts.get(name, ""), now)
         self._leads()
-        if name in records.old.nodes:
-            self._old_marks.forget(name, left if seen is None or not seen.text else "")
         with contextlib.suppress(Conflict):  # the server's cache was behind: the next sync has what was written
             if seen is not None and seen.text and left:
                 self._healths.replace(seen, {STATUS: None, **record_patch(name, left)})

@@ -46,7 +46,6 @@ from healthd.remediation.orchestrators.kubernetes.objects import node as nodes
 from healthd.remediation.orchestrators.kubernetes.objects.budget import Budget
 from healthd.remediation.orchestrators.kubernetes.objects.node import KubeNode, OwnershipAnnotation
 from healthd.remediation.orchestrators.kubernetes.objects.platform_signals import SIGNALS
-from healthd.remediation.orchestrators.kubernetes.old_records import OldRecords
 from healthd.remediation.orchestrators.kubernetes.pod_resources import GPU_RESOURCES, SOCKET, pods_with
 from healthd.remediation.ports import FleetSnapshot, NodeRecord, NodeView, ScopeSnapshot, Slot
 
@@ -109,7 +108,6 @@ class KubernetesOrchestrator:
         self._monotonic_s = monotonic_s
         self._lately_s, self._lately = lately_s, dict[tuple[ResourceKind, str], tuple[float, dict[str, Any]]]()
         self._healths = NodeHealths(api, self._pause)
-        self._old_marks = OldRecords(api, namespace, self._pause)
         self._scopes: tuple[str, ...] = ()
         self._limits: dict[str, int] = {}
         self._records_then: tuple[float, dict[str, str]] = (float("-inf"), {})
@@ -170,7 +168,6 @@ class KubernetesOrchestrator:
         return tuple(slot for scope in scopes for slot in self._budget(scope).slots)
 
     def read_record(self) -> str:
-        self._old_marks.move(self._name, self._healths)
         seen = self._healths.read(self._name)
         return seen.text if seen is not None else ""
 
@@ -266,7 +263,6 @@ class KubernetesOrchestrator:
 
     def write_record(self, text: str) -> None:
         """Set the record of this node's NodeHealth. No other node's is touched, so no version is compared."""
-        self._old_marks.move(self._name, self._healths)
         self._healths.leave(self._name, text)
 
     def ask_plugin_restart(self, reset: str, at: datetime) -> None:
@@ -291,7 +287,7 @@ class KubernetesOrchestrator:
         return leases.budget_of(scope, self._lease(leases.lease_name(scope), fresh=fresh))
 
     def _records(self, budgets: Collection[Budget]) -> dict[str, str]:
-        """Node to handoff record; of a node that has not moved its own yet, the one on the Lease."""
+        """Node to handoff record."""
         waits = any(budget.of(self._name) is None and budget.room(self._name) < 1 for budget in budgets)
         listed_s, texts = self._records_then
         if waits and self._monotonic_s() - listed_s < RECORDS_S:
@@ -299,7 +295,7 @@ class KubernetesOrchestrator:
             return {**{name: text for name, text in texts.items() if name != self._name}, **_of(self._name, own)}
         asked_s = self._monotonic_s()
         there = self._healths.all()
-        found = {**self._old_marks.read().texts, **{name: text for name, each in there.items() if (text := each.text)}}
+        found = {name: text for name, each in there.items() if (text := each.text)}
         self._records_then = (asked_s, found)
         return found
 

@@ -18,7 +18,6 @@ from healthd.remediation.orchestrators.kubernetes.api import KubeApi, Missing, R
 from healthd.remediation.orchestrators.kubernetes.node_health_api import NodeHealths
 from healthd.remediation.orchestrators.kubernetes.objects.eviction import is_lost, pods_in
 from healthd.remediation.orchestrators.kubernetes.objects.node import KubeNode, instance_id_of, node_of, view_of
-from healthd.remediation.orchestrators.kubernetes.old_records import OldRecords
 from healthd.remediation.ports import NodeView
 
 _SILENT = frozenset({"DOWN", "NOT_RESPONDING"})
@@ -41,7 +40,7 @@ class RemoteKubeNode:
     ) -> None:
         self._clock = clock
         self._api, self._name, self._leads = api, node, leads
-        self._healths, self._old_marks = NodeHealths(api), OldRecords(api, namespace)
+        self._healths = NodeHealths(api)
         self._resources, self._tolerated = tuple(resources), tuple(tolerated)
 
     def view(self, *, jobs: bool = False) -> NodeView:
@@ -59,14 +58,11 @@ class RemoteKubeNode:
 
     def read_record(self) -> str:
         seen = self._healths.read(self._name)
-        return seen.text if seen is not None and seen.text else self._old_marks.read().texts.get(self._name, "")
+        return seen.text if seen is not None else ""
 
     def write_record(self, text: str) -> None:
-        """Write the handoff record, "" to remove it; a record that an older agent left on a Lease is written there."""
+        """Write the handoff record, "" to remove it."""
         self._leads()
-        seen = self._healths.read(self._name)
-        if (seen is None or not seen.text) and self._old_marks.answer(self._name, text):
-            return
         self._healths.leave(self._name, text)
 
     def machine(self) -> str:

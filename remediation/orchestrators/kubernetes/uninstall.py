@@ -25,7 +25,6 @@ from healthd.remediation.orchestrators.kubernetes.objects.uninstall_patches impo
     leaving_patch,
     leaving_status_patch,
 )
-from healthd.remediation.orchestrators.kubernetes.old_records import MARK, MARKS
 
 CONTROLLER = "healthd-controller"
 PODS = "app.kubernetes.io/name=healthd,app.kubernetes.io/component in (agent,controller)"
@@ -65,7 +64,6 @@ class KubeUninstall:
         refused = {node.name: why for node in annotated if (why := self._let_in(node))}
         for name in self._leases:
             self._drop(name, leases.CLAIM, refused)
-        self._drop(MARKS, MARK, refused)
         self._forget(refused)
         released = tuple(node.name for node in annotated if kept_off_by(node) and node.name not in refused)
         return UninstallResult(released=released, refused=refused)

@@ -25,7 +25,6 @@ from tests.support.limits import limit_s
 pytestmark = pytest.mark.kubernetes
 
 OWN, OTHER = "/api/v1/nodes/n1", "/api/v1/nodes/n2"
-MARKS = BUDGET.replace("healthd-budget", "healthd-marks")
 PLUGIN, DRIVER = (f"nvidia.com/gpu.deploy.{name}" for name in ("device-plugin", "driver"))
 PAUSED = "paused-for-gpu-reset"
 AS_AGENT = f"?fieldManager={FIELD_MANAGER}"
@@ -102,13 +101,8 @@ def claim_of(node: str, text: str = "") -> str:
     return json.dumps({"node": node, "index": 0, "at": "2026-01-01T00:00:00Z", **message}, ensure_ascii=False)
 
 
-def mark_of(node: str, text: str = "healthd case=k3v9") -> str:
-    """A record as the agent of this node writes it."""
-    return json.dumps({"node": node, "text": text}, ensure_ascii=False)
-
-
 def filled(value: Callable[[str, str], str], node: str, *, characters: str = "x", more: int = 0) -> str:
-    """A claim or record of as many bytes as one may have, and as many ``more``."""
+    """A claim of as many bytes as one may have, and as many ``more``."""
     room = LONGEST + more - len(value(node, "-").encode()) + 1
     return value(node, characters * (room // len(characters.encode())))
 
@@ -546,9 +540,9 @@ ATTEMPTS = (
         claimed=True,
     ),
     Attempt(
-        name="fill it with the mark that belongs elsewhere",
+        name="fill it with another kind of key",
         path=BUDGET + AS_AGENT,
-        body=annotated(mark_n1=mark_of("n1")),
+        body=annotated(mark_n1=claim_of("n1")),
         kind="merge",
         status=BY_POLICY,
         says="only change the claim of its own node",
@@ -572,39 +566,7 @@ ATTEMPTS = (
         says="under no other name",
         claimed=True,
     ),
-    Attempt(
-        name="fill the marks",
-        path=MARKS + AS_AGENT,
-        body=annotated(mark_n1=filled(mark_of, "n1", more=1)),
-        kind="merge",
-        status=BY_POLICY,
-        says="at most 4096 bytes",
-    ),
-    Attempt(
-        name="a claim among the marks, which have no limit",
-        path=MARKS + AS_AGENT,
-        body=annotated(claim_n1=claim_of("n1")),
-        kind="merge",
-        status=BY_POLICY,
-        says="only change the claim of its own node",
-    ),
     Attempt(name="delete the budget", method="DELETE", path=BUDGET, status=BY_RBAC, says="cannot delete resource"),
-    Attempt(
-        name="a mark under its own key that names another node",
-        path=MARKS + AS_AGENT,
-        body=annotated(mark_n1=mark_of("n2")),
-        kind="merge",
-        status=BY_POLICY,
-        says="that names its own node",
-    ),
-    Attempt(
-        name="a mark that names two nodes, of which a reader takes the last",
-        path=MARKS + AS_AGENT,
-        body=annotated(mark_n1='{"node": "n1", "text": "healthd", "node": "n2"}'),
-        kind="merge",
-        status=BY_POLICY,
-        says="that names its own node",
-    ),
     Attempt(
         name="a claim under its own key that names another node",
         path=BUDGET + AS_AGENT,
@@ -824,7 +786,6 @@ def agent(control_plane: ControlPlane) -> Iterator[ApiClient]:
     control_plane.admin.patch(f"{OWN}/status", LARGE).must()
     control_plane.add_pod("job-0", "n1")
     control_plane.add_lease("healthd-budget", {"healthd.io/limit": "1", "claim.healthd.io/n3": claim_of("n3")})
-    control_plane.add_lease("healthd-marks", {})
     client = control_plane.client(control_plane.agent_token("n1"))
     _await_budget(client)
     yield client
@@ -854,7 +815,6 @@ def state(admin: ApiClient) -> Mapping[str, Any]:
     return {
         "nodes": {each["metadata"]["name"]: _without_bookkeeping(each) for each in nodes},
         "budget": _without_bookkeeping(admin.get(BUDGET).must()),
-        "marks": _without_bookkeeping(admin.get(MARKS).must()),
         "policies": [each["metadata"]["name"] for each in admin.get(POLICIES).must()["items"]],
         "pods": [each["metadata"]["name"] for each in admin.get("/api/v1/pods").must()["items"]],
     }
@@ -1037,7 +997,6 @@ def test_an_honest_agent_is_let_through(control_plane: ControlPlane, agent: ApiC
     agent.patch(OWN + AS_AGENT, labelled(PLUGIN, "true", is_out=False)).must()
     agent.patch(BUDGET + AS_AGENT, annotated(claim_n1=filled(claim_of, "n1")), kind="merge").must()
     agent.patch(BUDGET + AS_AGENT, annotated(claim_n1=None), kind="merge").must()
-    agent.patch(MARKS + AS_AGENT, annotated(mark_n1=filled(mark_of, "n1")), kind="merge").must()
     told = agent.post(EVENTS, event("n1")).must()
     series = {"series": {"count": 2, "lastObservedTime": "2026-01-01T00:01:00.000000Z"}}
     agent.patch(f"{EVENTS}/{told['metadata']['name']}", series, kind="merge").must()

@@ -6,7 +6,6 @@ its own kind at the real API server.
 
 from __future__ import annotations
 
-import json
 import re
 import time
 from collections.abc import Callable, Iterator
@@ -20,13 +19,12 @@ import pytest
 from healthd.core.model import Remedy
 from healthd.remediation.orchestrators.kubernetes.objects.eviction import LOST_S
 from healthd.remediation.orchestrators.kubernetes.objects.node_health import record_of
-from healthd.remediation.orchestrators.kubernetes.old_records import MARK, MARKS
 from healthd.remediation.records.handoff import HandoffRecord, RequestAnswer, parse
 from tests.live.aws.aws_endpoint import REGION, AwsEndpoint
 from tests.live.aws.fake_hyperpod import CLUSTER, FakeHyperPod
 from tests.live.aws.moto_server import dummy_env, moto_serving
 from tests.live.kubernetes.agent_rig import Agents
-from tests.live.kubernetes.control_plane import HEALTHS, LEASES, ControlPlane, ControlPlaneError
+from tests.live.kubernetes.control_plane import HEALTHS, ControlPlane, ControlPlaneError
 from tests.live.kubernetes.fleet_controller import Fleet, FleetController
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.process]
@@ -224,14 +222,12 @@ def rounds_of(controller: FleetController) -> int:
 
 
 def test_the_agent_of_one_node_cannot_have_the_machine_of_another_replaced(site: Site, hyperpod: AwsEndpoint) -> None:
-    """n1 is out for a repair that wants no other machine. A record of n1's is refused to n9's agent by the policy, and
-    so is a record on the Lease of before under n9's key that names n1. In n9's own record a request for n1's machine is
-    refused by the controller. Where that record stands all the same, as without the policy, nothing is called, n1 has
-    no record still, and the controller pages for n9."""
+    """n1 is out for a repair that wants no other machine. A record of n1's is refused to n9's agent by the policy. In
+    n9's own record a request for n1's machine is refused by the controller: nothing is called, and n1 has no record
+    still."""
     machine = hyperpod.hyperpod.add("ip-10-1-2-3")
     site.node("n1", f"aws:///usw2-az1/sagemaker/cluster/hyperpod-abc-{machine}")
     site.plane.add_node("n9")
-    site.plane.add_lease(MARKS, {})
     controller = site.start("hyperpod", hyperpod.url)
     victim = site.agents("n1")
     victim.claim("cluster", 0)
@@ -250,11 +246,6 @@ def test_the_agent_of_one_node_cannot_have_the_machine_of_another_replaced(site:
     assert (answer.status, "the NodeHealth of its own node" in answer.message) == (422, True), answer
     site.agents("n9").write_record(asked.text)
     site.wait(lambda: site.write_record("n9").answer is RequestAnswer.REFUSED, "the refusal to n9")
-    body = {"metadata": {"annotations": {f"{MARK}n9": json.dumps({"node": "n1", "text": asked.text})}}}
-    answer = hostile.patch(f"{LEASES}/{MARKS}?fieldManager=healthd-agent", body, kind="merge")
-    assert (answer.status, "names its own node" in answer.message) == (422, True), answer
-    site.plane.admin.patch(f"{LEASES}/{MARKS}", body, kind="merge").must()
-    site.wait(lambda: "mark.healthd.io/n9 of the Lease healthd-marks" in controller.log, "the page")
     rounds = rounds_of(controller)
     site.wait(lambda: rounds_of(controller) >= rounds + 3, "three more rounds")
     assert hyperpod.count("BatchReplaceClusterNodes") == 0

@@ -24,7 +24,6 @@ from healthd.remediation.orchestrators.kubernetes.objects.events import ClusterE
 from healthd.remediation.orchestrators.kubernetes.objects.incident_notes import INCIDENTS_LEASE
 from healthd.remediation.orchestrators.kubernetes.objects.labels import CODE, STATE
 from healthd.remediation.orchestrators.kubernetes.objects.node_health import record_of
-from healthd.remediation.orchestrators.kubernetes.old_records import MARK, MARKS
 from healthd.remediation.records.handoff import HandoffRecord
 from healthd.remediation.records.summary import NodeState
 from tests.live.kubernetes.agent_rig import EVENTS
@@ -48,7 +47,7 @@ WRITES = frozenset({"create", "update", "patch", "delete", "deletecollection"})
 THEIRS = ("healthd.io/opt-out", "healthd.io/hold")
 """Keys of healthd's own that a person may have written on the Node, and its agent must not."""
 LABELS = {"pool": "p5", "healthd.io/opt-out": "yes", "healthd.io/rack": "r1", STATE: "ok", CODE: "gpu.xid.79"}
-MINE = {f"{LEASES}/{LEASE}": (f"{CLAIM}{OWN}",), f"{LEASES}/{MARKS}": (f"{MARK}{OWN}",)}
+MINE = {f"{LEASES}/{LEASE}": (f"{CLAIM}{OWN}",)}
 HEALTH = {
     "status": {
         "state": "draining",
@@ -90,7 +89,6 @@ def agent(control_plane: ControlPlane) -> Iterator[ApiClient]:
     control_plane.admin.patch(f"/api/v1/nodes/{OTHER}", out, kind="merge").must()
     counted = {LIMIT: "2", NODES: "2", OUT: OWN}
     control_plane.add_lease(LEASE, {**counted, f"{CLAIM}{OTHER}": json.dumps({"node": OTHER, "index": 0})})
-    control_plane.add_lease(MARKS, {f"{MARK}{OTHER}": json.dumps({"node": OTHER, "text": "healthd case=k3v9"})})
     control_plane.add_lease("healthd-controller", {})
     for name in (OWN, OTHER):
         control_plane.add_health(name, status=HEALTH["status"], record=HEALTH["record"])
@@ -155,12 +153,12 @@ def test_what_everybody_may_do_changes_nothing(control_plane: ControlPlane, agen
 
 def test_no_right_of_an_agent_names_what_holds_secrets(control_plane: ControlPlane, agent: ApiClient) -> None:
     """An agent may read Nodes, the Leases of the budget and the controller's notices of incidents by name, and what
-    healthd says of nodes, as on the Lease of before: no other list, no watch, nothing else."""
+    healthd says of nodes: no other list, no watch, nothing else."""
     rights = rights_of(control_plane.admin, NAMESPACE, ACCOUNT)
     read = {(name, verb) for each in rights for name in each.resources for verb in set(each.verbs) - WRITES}
     assert read == {("nodes", "get"), ("leases", "get"), ("nodehealths", "get"), ("nodehealths", "list")}
     leases = [(each.names, each.verbs) for each in rights if "leases" in each.resources]
-    assert leases == [((LEASE, MARKS), ("get", "patch")), ((INCIDENTS_LEASE,), ("get",))]
+    assert leases == [((LEASE,), ("get", "patch")), ((INCIDENTS_LEASE,), ("get",))]
 
 
 def managed_by_others(there: Mapping[str, Any], path: str) -> list[Any]:
@@ -223,7 +221,7 @@ def test_no_change_of_what_is_not_its_own_succeeds(control_plane: ControlPlane, 
     admin = control_plane.admin
     paths = sorted(writable(admin))
     nodes = {f"/api/v1/nodes/{OTHER}", f"/api/v1/nodes/{OTHER}/status", f"{HEALTHS}/{OTHER}"}
-    assert {*nodes, f"{LEASES}/{LEASE}", f"{LEASES}/{MARKS}"} < set(paths)
+    assert {*nodes, f"{LEASES}/{LEASE}"} < set(paths)
     assert any(path.startswith(EVENTS) for path in paths)
     tried, passed = Counter[str](), list[str]()
     for path in paths:

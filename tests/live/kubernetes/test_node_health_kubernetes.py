@@ -17,13 +17,12 @@ from healthd.core.model import Remedy
 from healthd.remediation.orchestrators.kubernetes.api import KubeApi, connect
 from healthd.remediation.orchestrators.kubernetes.node_health_api import NO_CRD, NodeHealths
 from healthd.remediation.orchestrators.kubernetes.objects.node_health import HealthStatus, record_of, text_of
-from healthd.remediation.orchestrators.kubernetes.old_records import MARK, MARKS, marked_with
 from healthd.remediation.orchestrators.kubernetes.remote_node import RemoteKubeNode
 from healthd.remediation.orchestrators.kubernetes.transport import Pace
 from healthd.remediation.ports import NodeRecord, Slot
 from healthd.remediation.records.handoff import HandoffRecord, PastAct, PastRepair, RepairResult, RequestAnswer, parse
 from tests.live.kubernetes.agent_rig import Agents, add_leases, install_resource
-from tests.live.kubernetes.control_plane import HEALTHS, LEASES, NAMESPACE, ControlPlane
+from tests.live.kubernetes.control_plane import HEALTHS, NAMESPACE, ControlPlane
 from tests.live.kubernetes.fleet_controller import Fleet, Start
 
 pytestmark = pytest.mark.kubernetes
@@ -189,91 +188,6 @@ def test_a_node_that_waits_for_room_lists_no_records_again(
     assert [record.node for record in agent.snapshot().records] == ["n1", "n2", "n3"]
 
 
-# -- from the Lease of before -----------------------------------------------------------------------------------------
-
-
-def old(plane: ControlPlane, **texts: str) -> None:
-    """The Lease as a healthd that knew no NodeHealth left it."""
-    notes = {key: value for name, text in texts.items() for key, value in marked_with(name, text).items()}
-    plane.add_lease(MARKS, {key: str(value) for key, value in notes.items()})
-
-
-def test_an_agent_moves_its_own_record_and_nobody_elses(
-    control_plane: ControlPlane, controllers: KubeApi, agents: Agents
-) -> None:
-    """Create, then drop; read as before by everybody, moved or not."""
-    old(control_plane, n1=REQUEST.text, n2="healthd case=k3v2")
-    first, second = agents("n1"), agents("n2")
-    assert parse(first.read_record()) == REQUEST
-    assert control_plane.notes(MARKS).keys() == {f"{MARK}n2"}
-    assert text_of(control_plane.record("n1")) == REQUEST.text
-    assert {record.node for record in first.snapshot().records} == {"n1", "n2"}
-    second.write_record("healthd case=k3v3")
-    assert control_plane.notes(MARKS) == {}
-    assert control_plane.records()["n2"] == "healthd case=k3v3"
-
-
-def test_a_move_that_was_cut_off_is_ended(control_plane: ControlPlane, controllers: KubeApi, agents: Agents) -> None:
-    """Both are there: the record is the newer, and the annotation goes."""
-    old(control_plane, n1="healthd case=old")
-    control_plane.add_health("n1", record={"remediationID": "new"})
-    assert afar(controllers, "n1").read_record() == "healthd case=new"
-    assert agents("n1").read_record() == "healthd case=new"
-    assert control_plane.notes(MARKS) == {}
-
-
-def test_an_answer_stands_where_the_request_stands(
-    control_plane: ControlPlane, controllers: KubeApi, agents: Agents
-) -> None:
-    """An agent of before reads it on the Lease; one of now moves it with the request."""
-    old(control_plane, n1=REQUEST.text, n2="healthd case=k3v2")
-    controller = afar(controllers, "n1")
-    assert parse(controller.read_record()) == REQUEST
-    taken = replace(REQUEST, answer=RequestAnswer.TAKEN, answered=NOW)
-    controller.write_record(taken.text)
-    assert json.loads(control_plane.notes(MARKS)[f"{MARK}n1"]) == {"node": "n1", "text": taken.text}
-    assert control_plane.records() == {}
-    assert parse(agents("n1").read_record()) == taken
-    controller.write_record(replace(taken, answer=RequestAnswer.REFUSED).text)
-    assert control_plane.record("n1")["answer"] == "refused"
-    assert control_plane.notes(MARKS).keys() == {f"{MARK}n2"}
-
-
-def test_answers_that_come_while_records_are_moved_are_not_lost(
-    control_plane: ControlPlane, controllers: KubeApi, agents: Agents
-) -> None:
-    """Both at once, for many nodes: in the end each record has its answer, and the Lease is empty."""
-    names = [f"m{number}" for number in range(12)]
-    for name in names:
-        control_plane.add_node(name)
-    old(control_plane, **dict.fromkeys(names, REQUEST.text))
-    movers = {name: agents(name) for name in names}
-    taken = replace(REQUEST, answer=RequestAnswer.TAKEN, answered=NOW).text
-
-    def answer() -> None:
-        for name in names:
-            afar(controllers, name).write_record(taken)
-
-    answers = threading.Thread(target=answer)
-    answers.start()
-    for name in names:
-        movers[name].read_record()
-    answers.join()
-    for name in names:
-        assert movers[name].read_record() == taken, name
-    assert control_plane.notes(MARKS) == {}
-
-
-def test_a_healthy_node_is_not_asked_about_the_lease_again(
-    control_plane: ControlPlane, controllers: KubeApi, agents: Agents
-) -> None:
-    """Where the Lease is missing, one look is enough."""
-    agent = agents("n1")
-    for _ in range(3):
-        assert agent.read_record() == ""
-    assert agent._api.sent == {"get lease": 1, "get node_health": 3}
-
-
 # -- Nodes that are gone ----------------------------------------------------------------------------------------------
 
 
@@ -408,12 +322,3 @@ def test_a_controller_without_the_resource_says_so(unserved: ControlPlane, fleet
     unserved.wait(lambda: NO_CRD in one.log, 30, "the controller to say what is missing")
     install_resource(unserved)
     unserved.wait(lambda: fleet.numbers()[0] == "2", 60, "the counts")
-
-
-def test_the_lease_of_before_is_left_to_its_policy(control_plane: ControlPlane, controllers: KubeApi) -> None:
-    """An agent that was not upgraded still writes its record there, and no other's."""
-    control_plane.add_lease(MARKS, {})
-    agent = control_plane.client(control_plane.agent_token("n1"))
-    mine, theirs = ({"metadata": {"annotations": marked_with(name, "healthd case=k3v9")}} for name in ("n1", "n2"))
-    agent.patch(f"{LEASES}/{MARKS}{AS_AGENT}", mine, kind="merge").must()
-    assert agent.patch(f"{LEASES}/{MARKS}{AS_AGENT}", theirs, kind="merge").status == 422

@@ -17,7 +17,6 @@ import pytest
 from healthd.remediation.orchestrators.kubernetes.objects.budget import CLAIM, LEASE, OUT
 from healthd.remediation.orchestrators.kubernetes.objects.labels import STATE
 from healthd.remediation.orchestrators.kubernetes.objects.stray_claims import IDLE_S, RELABELLED_S
-from healthd.remediation.orchestrators.kubernetes.old_records import MARKS
 from tests.live.kubernetes.agent_node import AgentNode
 from tests.live.kubernetes.agent_rig import Agents, note
 from tests.live.kubernetes.api_client import ApiClient
@@ -65,7 +64,7 @@ def thief(control_plane: ControlPlane, fleet: Fleet) -> Iterator[ApiClient]:
     fleet.add(["n1"])
     fleet.add(["n2"], labels={"pool": "p5"})
     role, policy = admin.get(ROLE).must(), admin.get(POLICY).must()
-    names = [LEASE, P5, MARKS]
+    names = [LEASE, P5]
     rules = [{**each, "resourceNames": names} for each in role["rules"]]
     resources = policy["spec"]["matchConstraints"]["resourceRules"]
     scoped = {"matchConstraints": {"resourceRules": [{**each, "resourceNames": names} for each in resources]}}

@@ -16,7 +16,6 @@ from healthd.remediation.orchestrators.kubernetes.objects.node import (
     node_of,
     quarantine_patch,
 )
-from healthd.remediation.orchestrators.kubernetes.old_records import MARKS
 from tests.live.kubernetes.agent_rig import ROOT, add_leases, note
 from tests.live.kubernetes.control_plane import NAMESPACE, ControlPlane
 from tests.live.kubernetes.hook_pods import HookPods
@@ -40,7 +39,6 @@ def pods(control_plane: ControlPlane, tmp_path: Path) -> HookPods:
         f"claim.healthd.io/{name}": json.dumps({"node": name, "index": at}) for at, name in enumerate(("n1", "n2"))
     }
     note(control_plane, claims)
-    control_plane.add_lease(MARKS, {"mark.healthd.io/n1": json.dumps({"node": "n1", "text": "x"})})
     for name in ("n1", "n9"):
         control_plane.add_health(name, status={"state": "held"}, record={"remediationID": "k3v9"})
     held = OwnershipAnnotation(text="healthd: gpu.xid.79 GPU 3", by="healthd", stamp=1)
@@ -84,7 +82,6 @@ def test_every_node_is_let_in_and_it_may_be_done_twice(control_plane: ControlPla
     assert ours(control_plane) == {}
     assert list(read(control_plane, "n3").conditions) == ready
     assert control_plane.claims() == set()
-    assert control_plane.notes(MARKS) == {}
     assert control_plane.health("n1") == control_plane.health("n9") == {}
     assert control_plane.notes(LEASE)["healthd.io/limit"] == "2"
     again = pods.command("healthd-uninstall", POD, ["uninstall", "--yes"], CONFIG)

@@ -14,7 +14,6 @@ from healthd.core.errors import BackendUnknown
 from healthd.fleet.asking import NodeAnswer
 from healthd.fleet.incident_memory import FILE, kept_memory
 from healthd.fleet.job_comparison import READINGS_SCHEMA, READS_READINGS
-from healthd.remediation.orchestrators.kubernetes import old_records
 from healthd.remediation.orchestrators.kubernetes.objects import budget
 from healthd.remediation.orchestrators.kubernetes.objects.domain_fences import fences_in
 from healthd.remediation.orchestrators.kubernetes.objects.drain_record import records_in
@@ -33,7 +32,6 @@ READERS: dict[str, Callable[[str], Any]] = {
     "silent": silent_in,
     "freeze": lambda text: budget.freeze_in({budget.FREEZE: text}, NOW),
     "claim": lambda text: budget._claim("n1", text),
-    "record": lambda text: old_records._mark("n1", text),
     "hold": lambda text: hold_of(
         node_of(
             {

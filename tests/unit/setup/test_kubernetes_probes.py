@@ -11,7 +11,6 @@ from msgspec.structs import replace
 from healthd.config.schema.config import Config, OrchestratorSection, ScopeBudget
 from healthd.config.schema.kubernetes import KubernetesSection
 from healthd.remediation.orchestrators.kubernetes.objects.budget import Budget, Claim
-from healthd.remediation.orchestrators.kubernetes.old_records import MARKS
 from healthd.setup.doctor import DoctorStatus
 from healthd.setup.kubernetes_probes import budget_line, kubernetes_probes, rights_of, token_lines
 from healthd.setup.remote_probes import remote_probes
@@ -48,8 +47,7 @@ def test_a_token_is_judged_as_the_policies_will(
 
 
 def test_the_rights_are_those_of_the_manifest() -> None:
-    """Whatever agent-rbac.yaml grants is asked for, and nothing is asked for that it does not grant; a Lease that only
-    clusters with older agents have is left out."""
+    """Whatever agent-rbac.yaml grants is asked for, and nothing is asked for that it does not grant."""
     granted = set()
     for each in yaml.safe_load_all((ROOT / "packaging/kubernetes/agent-rbac.yaml").read_text(encoding="utf-8")):
         for rule in each.get("rules", ()):
@@ -67,7 +65,7 @@ def test_the_rights_are_those_of_the_manifest() -> None:
         )
         for right in rights_of(CONFIG, "n1")
     }
-    assert asked == {each for each in granted if each[3] != MARKS}
+    assert asked == granted
 
 
 def test_every_scope_has_a_lease_of_its_own() -> None:

@@ -15,7 +15,6 @@ from healthd.remediation.orchestrators.kubernetes.fleet import UNCOVERED_S, Kube
 from healthd.remediation.orchestrators.kubernetes.objects.budget import COUNTED, LEASE, key_of
 from healthd.remediation.orchestrators.kubernetes.objects.node_health import health_of, record_of
 from healthd.remediation.orchestrators.kubernetes.objects.stray_claims import IDLE_S
-from healthd.remediation.orchestrators.kubernetes.old_records import MARK, MARKS, marks_in
 from healthd.remediation.records.handoff import HandoffRecord, PastAct, PastRepair
 from healthd.testing import FakeClock
 from tests.support.work import steps_of
@@ -155,28 +154,6 @@ def test_a_count_of_twice_as_many_records_is_twice_the_work() -> None:
         return steps_of(fleet.count)
 
     assert work(80) < 2.2 * work(40)
-
-
-def test_of_a_gone_node_of_an_older_agent_stays_the_same_on_its_lease() -> None:
-    """Nobody will ever move it: it is pruned where it stands."""
-    server, clock = Server("n1", "n2"), FakeClock()
-    fleet = fleet_of(server, clock)
-    given_away = PastRepair(act=PastAct.REPLACE, at=clock.now().replace(microsecond=0), code="gpu.xid.79")
-    asked = HandoffRecord(
-        remediation_id="k3", machine="i-1", remedy=Remedy.REPLACE_NODE, asks=True, history=(given_away,)
-    )
-    server.notes[MARKS] = {key_of("n2", MARK): json.dumps({"node": "n2", "text": asked.text})}
-    server.nodes.remove("n2")
-
-    def kept() -> str:
-        fleet.count()
-        return marks_in(server.notes[MARKS]).get("n2", "")
-
-    assert kept() == asked.text, "one list proves nothing"
-    assert kept() == kept() == HandoffRecord(history=(given_away,)).text
-    assert [record.node for record in fleet.fleet().records] == ["n2"], "nodes and controller read it on"
-    clock.advance(86_400.0)
-    assert (kept() != "", kept()) == (True, ""), "again by two lists"
 
 
 def test_a_record_of_a_node_that_does_not_count_is_another_controllers() -> None:

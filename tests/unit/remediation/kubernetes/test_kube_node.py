@@ -218,7 +218,6 @@ def test_labels_and_annotations_are_features() -> None:
 
 _AT_ONCE = """
 import sys, threading
-from healthd.remediation.orchestrators.kubernetes import old_records
 from healthd.remediation.orchestrators.kubernetes.objects import node, node_health
 sys.setswitchinterval(1e-6)
 together = threading.Barrier(8)
@@ -226,7 +225,6 @@ def read():
     together.wait()
     for _ in range(50):
         node.node_of({"metadata": {"name": "n1"}, "spec": {"taints": [{"key": "k", "effect": "NoSchedule"}]}})
-        old_records.marks_in({"mark.healthd.io/n1": '{"node": "n1", "text": "healthd case=1"}'})
         node_health.healths_in(b'{"items": [{"metadata": {"name": "n1"}, "status": {"state": "ok"}}]}')
         node_health.text_of({"remediationID": "k3v9", "history": [{"act": "reboot", "at": "2026-11-21T00:00:00Z"}]})
 threads = [threading.Thread(target=read) for _ in range(8)]
