@@ -17,11 +17,11 @@ from healthd.remediation.decide.remediation import QUARANTINE_CODE, code_of, rem
 from healthd.remediation.ports import FleetSnapshot, HeldNode, Slot
 from healthd.remediation.records.handoff import HandoffRecord, is_ahead, parse
 
-SILENT_S = 14_400.0
-"""After how many seconds without that word another daemon pages."""
-WATCH_S = SILENT_S / 2 - 600.0
-"""How often a daemon that holds its node says in the record that it watches over it, in seconds: one word may get lost,
-with the state of a slurmctld that was killed for example, and each comes up to five minutes late."""
+WATCH_S = 7_200.0
+"""How often a daemon that holds its node says in the record that it watches over it, in seconds."""
+SILENT_S = 2 * WATCH_S + 900.0
+"""After how many seconds without that word another daemon pages: one word may get lost, with the state of a slurmctld
+that was killed for example, and each comes some minutes late."""
 
 
 class HeldOut(Struct, frozen=True, kw_only=True):

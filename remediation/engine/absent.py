@@ -27,7 +27,7 @@ from healthd.remediation.decide.ledger import Bounds, returns_of
 from healthd.remediation.decide.paging import OUT_BY_COMMAND_S
 from healthd.remediation.decide.policy import Rules
 from healthd.remediation.decide.remediation import QUARANTINE_CODE, code_of, is_begun, remediation_id_of
-from healthd.remediation.decide.unwatched import HeldOut, held_out
+from healthd.remediation.decide.unwatched import SILENT_S, HeldOut, held_out
 from healthd.remediation.engine.dependencies import Timeouts
 from healthd.remediation.engine.gates import released
 from healthd.remediation.ports import FleetSnapshot, HeldNode, Hold, NodeView, Orchestrator, Slot, is_drain
@@ -103,7 +103,8 @@ class AbsentNodes:
         now_s, seen_s = self._monotonic_s(), self._looked_s
         if now_s - seen_s > max(_SEEN_ON_S, 2 * learning_s(total)):
             for known in (self._asleep, self._quiet, self._pages, self._dead):
-                for name in [name for name, since_s in known.items() if seen_s - since_s < DEAD_S]:
+                long_s = SILENT_S if known is self._quiet else DEAD_S
+                for name in [name for name, since_s in known.items() if seen_s - since_s < long_s]:
                     del known[name]
         self._looked_s = now_s
 

@@ -56,7 +56,7 @@ def test_a_slot_without_a_drain_of_healthd_is_held_without_a_time() -> None:
     (found,) = held_out(snapshot(drained=False), [SLOT, by_hand])
     assert (found.node, found.text, found.remediation_id) == ("n1", "slot cluster 3", "k3v9")
     assert not found.is_silent(NOW + timedelta(days=9), OVERDUE_S)
-    assert replace(found, code=QUARANTINE_CODE).bound_s(OVERDUE_S) == OVERDUE_S
+    assert replace(found, code=QUARANTINE_CODE).bound_s(OVERDUE_S) == SILENT_S
     assert 'held by "slot cluster 3" for gpu.xid.79 [k3v9], and its own healthd has said nothing of it' in found.message
 
 
