@@ -115,7 +115,7 @@ def test_a_drain_that_evicts_a_gang_again_is_found(monkeypatch: pytest.MonkeyPat
     """It does not tell pods that were there when it began from those that their owner made after an eviction."""
     monkeypatch.setattr(DrainRecord, "concerns", lambda *_: True)
     with pytest.raises(Violation, match="came after its gang was evicted"):
-        _live({"platform": "autoscaling"}, range(9, 13), 0.5)
+        _live({"platform": "autoscaling"}, range(9, 13), 1.5)
 
 
 def _live(fault: dict[str, Any], seeds: range, hours: float) -> None:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
 import pytest
 
 from tests.live.slurm.slurm_lab import SlurmLab
@@ -23,6 +27,17 @@ def started(node: RunningNode, slurm: SlurmLab, *, is_seen: bool) -> None:
     node.stop()
     node.see("SLURM_CONF", slurm.env()["SLURM_CONF"] if is_seen else "")
     node.start()
+
+
+@pytest.fixture
+def sent() -> Iterator[Path]:
+    """Where slurmd keeps the configuration that slurmctld sends it, still empty; the processes of this worker alone see
+    what is there."""
+    folder = Path("/run/slurm/conf")
+    folder.mkdir(parents=True, exist_ok=True)
+    subprocess.run(["mount", "-t", "tmpfs", "none", str(folder)], check=True)
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
 
 
 def test_a_boot_before_slurmd_undoes_no_drain(slurm: SlurmLab, nodes: Nodes) -> None:
@@ -50,3 +65,13 @@ def test_what_was_begun_without_slurm_is_decided_again(slurm: SlurmLab, nodes: N
     slurm.wait(lambda: "DRAIN" in slurm.state("n0003"), 20.0, "n0003 is drained")
     assert reason(slurm, "n0003").startswith("healthd: gpu.xid.95")
     assert "undone by an operator" not in node.log_text()
+
+
+def test_a_slurmd_that_starts_later_is_found(slurm: SlurmLab, nodes: Nodes, sent: Path) -> None:
+    """Within half a minute the daemon starts again, as one of Slurm."""
+    node = nodes.add("n0004", AUTO, start=False)
+    started(node, slurm, is_seen=False)
+    assert kind(node) == "local"
+    (sent / "slurm.conf").write_text(Path(slurm.env()["SLURM_CONF"]).read_text())
+    node.wait(lambda: kind(node) == "slurm", 60.0, "it is one of Slurm")
+    node.stop()
