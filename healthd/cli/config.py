@@ -24,7 +24,6 @@ from healthd.core.strict_modes import others_may_write
 from healthd.remediation.policy_files import code_problems
 
 SCHEMA, VALIDATE_SCHEMA = "healthd.config/v1", "healthd.config_validate/v1"
-_TITLES = {"slurm": "Slurm", "kubernetes": "Kubernetes"}
 
 
 def answer(options: Namespace) -> Reply:
@@ -154,7 +153,7 @@ def _provisioner_problems(examined: Examined) -> tuple[Problem, ...]:
         source=source or origin,
         line=int(line) if line.isdecimal() else 0,
         key="provisioner.kind",
-        wrong=f"{section.kind}{how} asks by {_TITLES[needed]}, and orchestrator.kind = {given}",
+        wrong=f"{section.kind}{how} asks by {needed.capitalize()}, and orchestrator.kind = {given}",
         advice=f"expected orchestrator.kind = {needed} or auto, or another provisioner",
     )
     return (problem,)

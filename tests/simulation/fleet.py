@@ -104,7 +104,7 @@ class Fleet:
             breaks_days=(rates or Rates()).breaks,
         )
         self.manager = (
-            NodeManager(manager, self.slurm, self.timeline, self.nodes, Random(f"manager {seed}"))  # noqa: S311
+            NodeManager(manager, self.slurm, self.timeline, self.nodes, Random(f"{manager} {seed}"))  # noqa: S311
             if manager is not None
             else None
         )

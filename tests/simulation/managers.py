@@ -47,7 +47,6 @@ class NodeManager:
         """When another machine was launched for a name that is not up yet."""
         self._rebooting: set[str] = set()
         self._no_capacity_until_s = 0.0
-        self.replaced = 0
 
     @property
     def drain_replaces(self) -> bool:
@@ -245,7 +244,6 @@ class NodeManager:
         """The node is set down and its machine ends; another is launched, unless there is no capacity."""
         if self.drain_replaces:
             self._slurm.people(name, "down", _TEXT, user="root")
-        self.replaced += 1
         node, s = self._nodes[name], self._timeline.s
         if node.has_instance and self._random.random() < 0.05:
             self._no_capacity_until_s = s + self._random.uniform(0.2 * HOUR, 5 * HOUR)

@@ -138,7 +138,7 @@ def lease_name(scope: str) -> str:
     return name
 
 
-def key_of(node: str, prefix: str = CLAIM) -> str:
+def key_of(node: str) -> str:
     """The annotation of this node: its name as it is, which the admission policy compares with the node of the token.
 
     Raises BackendRefused for more than 63 characters, which no kubelet registers: its hostname label has that limit.
@@ -147,7 +147,7 @@ def key_of(node: str, prefix: str = CLAIM) -> str:
         raise BackendRefused(
             f"{node} has {len(node)} characters, but an annotation's name has at most {_NAME_CHARACTERS}"
         )
-    return f"{prefix}{node}"
+    return f"{CLAIM}{node}"
 
 
 def annotations_of(lease: Mapping[str, Any]) -> tuple[str, dict[str, str]]:

@@ -61,7 +61,7 @@ def test_a_slot_without_a_drain_of_healthd_is_held_without_a_time() -> None:
 
 
 def test_a_slot_without_a_drain_is_held_since_the_last_word_of_its_daemon() -> None:
-    """ParallelCluster and PCS: another daemon that begins to look counts no hours anew."""
+    """ParallelCluster and PCS: another daemon that begins to look counts no hours again."""
     held = HeldOut(node="n1", text="slot cluster 3", code="gpu.xid.79", watched=NOW)
     assert not held.is_silent(NOW + timedelta(seconds=SILENT_S - 1), OVERDUE_S)
     assert held.is_silent(NOW + timedelta(seconds=SILENT_S), OVERDUE_S)
