@@ -309,8 +309,11 @@ def test_a_job_that_ends_keeps_no_notice_from_its_neighbour(hooked: Hooked) -> N
     node = hooked.node("n0001", quarantine())
     flag, passed = hooked.folder / "end", hooked.folder / "passed"
     ends = hooked.lab.run_job("n0001", JOB.format(flag=flag, code=3))
-    other = ToldJob(lab=hooked.lab, id=hooked.lab.run_job("n0001"), flag=flag, nodes=(node.name,))
-    hooked.lab.wait(Path(f"{flag}.runs").exists, 20, "the job is past its prolog")
+    goes_on = hooked.folder / "never"
+    job = hooked.lab.run_job("n0001", JOB.format(flag=goes_on, code=0))
+    other = ToldJob(lab=hooked.lab, id=job, flag=goes_on, nodes=(node.name,))
+    for each in (flag, goes_on):
+        hooked.lab.wait(Path(f"{each}.runs").exists, 20, "both jobs are past their prologs")
     epilog_of(hooked, "n0001", f"while ! test -e {passed}; do sleep 0.1; done")
     try:
         flag.touch()

@@ -15,7 +15,7 @@ from healthd.remediation.orchestrators.slurm.orchestrator import SlurmOrchestrat
 from tests.live.slurm.slurm_lab import TOOL_DIRS, SlurmLab
 from tests.live.slurm.test_blamed_epilog import EXPEDITES, Head, gpu_lost, judged_by_all
 from tests.live.slurm.test_hooks import Hooked, wrapped_hooks
-from tests.live.slurm.test_slurm_on_job import GANG, PCI, SECTIONS
+from tests.live.slurm.test_slurm_on_job import GANG, PCI, SECTIONS, traps_set
 from tests.live.slurm.test_spine import quarantine, reason
 from tests.support.limits import limit_s
 from tests.support.running import OFF_THE_BUS, RunningNode
@@ -75,8 +75,7 @@ def runs(hooked: Hooked, partition: str, *options: str) -> str:
     job = hooked.lab.run_job(
         "n[0001-0002]", script, f"--partition={partition}", "-N2", "--ntasks=2", "--exclusive", *options
     )
-    steps = ("squeue", "-h", "-s", "-j", job)
-    hooked.lab.wait(lambda: f"{job}.0" in hooked.lab.client(*steps).stdout, 20.0, "its step runs")
+    hooked.lab.wait(lambda: traps_set(hooked.folder / "heard", ["n0001", "n0002"]), 20.0, "the traps of its steps")
     return job
 
 

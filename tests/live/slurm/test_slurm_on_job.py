@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -44,7 +44,14 @@ unanswered_s = 10
 """
 SIGNAL = "signal:USR1 then requeue after 2s"
 TWO_NODES = ("--nodes=2", "--ntasks=2", "--ntasks-per-node=1", "--requeue")
-GANG = "exec srun bash -c 'trap \"echo $SLURMD_NODENAME >>{heard}\" USR1; while :; do sleep 0.1; done'"
+# Each trap leaves a mark once it is set: until then the signal would end its process, and nothing would hear it.
+SET = "touch {heard}.$SLURMD_NODENAME"
+GANG = f"exec srun bash -c 'trap \"echo $SLURMD_NODENAME >>{{heard}}\" USR1; {SET}; while :; do sleep 0.1; done'"
+
+
+def traps_set(heard: Path, nodes: Sequence[str]) -> bool:
+    """Whether a job has left the mark of SET on each of these nodes."""
+    return all(heard.with_name(f"{heard.name}.{node}").exists() for node in nodes)
 
 
 class Gang:
@@ -59,6 +66,12 @@ class Gang:
         job = self.lab.run_job("", script, *(options or TWO_NODES))
         self.lab.wait(lambda: bool(self.nodes_of(job)), 10.0, f"the nodes of job {job}")
         return job, self.nodes_of(job)
+
+    def listening(self, script: str = "", *options: str, batch_only: bool = False) -> tuple[str, list[str]]:
+        """The same, once the traps of its steps, or that of its batch script alone, are set; GANG for no script."""
+        job, nodes = self.job(script or GANG.format(heard=self.heard), *options)
+        self.lab.wait(lambda: traps_set(self.heard, nodes[:1] if batch_only else nodes), 20.0, f"traps of job {job}")
+        return job, nodes
 
     def nodes_of(self, job: str) -> list[str]:
         """Where it runs now; none while it waits."""
@@ -96,7 +109,7 @@ def gang(slurm: SlurmLab, tmp_path: Path) -> Iterator[Gang]:
 def test_signal_then_grace_then_requeue_on_good_nodes(gang: Gang) -> None:
     """Every step hears the signal once, two seconds later the job is requeued, and it runs at once without the node
     that has the fault. All of its nodes are named."""
-    job, nodes = gang.job(GANG.format(heard=gang.heard))
+    job, nodes = gang.listening()
     node = gang.daemon(nodes[0])
     node.kernel_says(OFF_THE_BUS.format(pci=PCI))
     gang.runs_again_without(job, nodes[0])
@@ -116,7 +129,7 @@ def test_the_batch_script_alone_hears_a_signal_to_b(gang: Gang) -> None:
     script = (
         f"trap 'echo batch >>{gang.heard}' USR1; {GANG.format(heard=gang.heard).removeprefix('exec ')} & wait; wait"
     )
-    job, nodes = gang.job(script)
+    job, nodes = gang.listening(script)
     gang.daemon(nodes[0], "signal:B:USR1 then requeue after 2s").kernel_says(OFF_THE_BUS.format(pci=PCI))
     gang.runs_again_without(job, nodes[0])
     assert gang.heard_by() == ["batch"]
@@ -126,9 +139,10 @@ def test_the_batch_script_alone_hears_a_signal_to_b(gang: Gang) -> None:
 def test_a_job_that_checkpoints_and_ends_by_itself(gang: Gang, ends: str) -> None:
     """One that ends in order is not requeued; one that fails by the signal is, and once."""
     script = (
-        f"exec srun bash -c 'trap \"echo $SLURMD_NODENAME >>{gang.heard}; {ends}\" USR1; while :; do sleep 0.1; done'"
+        f'exec srun bash -c \'trap "echo $SLURMD_NODENAME >>{gang.heard}; {ends}" USR1; '
+        f"{SET.format(heard=gang.heard)}; while :; do sleep 0.1; done'"
     )
-    job, nodes = gang.job(script)
+    job, nodes = gang.listening(script)
     node = gang.daemon(nodes[0], "signal:USR1 then requeue after 5m")
     node.kernel_says(OFF_THE_BUS.format(pci=PCI))
     if ends == "exit 7":
@@ -140,8 +154,8 @@ def test_a_job_that_checkpoints_and_ends_by_itself(gang: Gang, ends: str) -> Non
 
 def test_a_job_that_requeues_itself_is_not_requeued_again(gang: Gang) -> None:
     """Its handler calls scontrol requeue, as those of many frameworks do."""
-    script = "trap 'scontrol requeue $SLURM_JOB_ID' USR1; while :; do sleep 0.1; done"
-    job, nodes = gang.job(script)
+    script = f"trap 'scontrol requeue $SLURM_JOB_ID' USR1; {SET.format(heard=gang.heard)}; while :; do sleep 0.1; done"
+    job, nodes = gang.listening(script, batch_only=True)
     node = gang.daemon(nodes[0], "signal:B:USR1 then requeue after 10s")
     node.kernel_says(OFF_THE_BUS.format(pci=PCI))
     node.wait(lambda: "not requeued again" in node.log_text(), 30.0, "it is left")
@@ -168,7 +182,7 @@ def test_a_job_that_cannot_be_requeued_is_left_and_said(gang: Gang, option: str)
         job = (done.stderr + done.stdout).partition("job allocation ")[2].split()[0]
         nodes, words = gang.nodes_of(job), "no batch job"
     else:
-        job, nodes = gang.job(GANG.format(heard=gang.heard), *TWO_NODES[:3], option)
+        job, nodes = gang.listening("", *TWO_NODES[:3], option)
         words = "it forbids requeue"
     node = gang.daemon(nodes[0])
     node.kernel_says(OFF_THE_BUS.format(pci=PCI))
@@ -240,7 +254,7 @@ def test_a_part_of_a_heterogeneous_job_is_left_and_said(gang: Gang) -> None:
 def test_a_suspended_job_is_acted_on_once_it_runs_again(gang: Gang) -> None:
     """Its checkpoint is not lost: slurmctld takes no signal for it meanwhile. One node of it may resume later than the
     grace is long."""
-    job, nodes = gang.job(GANG.format(heard=gang.heard))
+    job, nodes = gang.listening()
     assert gang.lab.scontrol("suspend", job).returncode == 0
     node = gang.daemon(nodes[0])
     node.kernel_says(OFF_THE_BUS.format(pci=PCI))
@@ -267,7 +281,7 @@ def test_a_job_that_depends_on_a_requeued_one_waits_for_its_next_run(gang: Gang)
 
 def test_of_two_nodes_of_one_gang_one_acts(gang: Gang) -> None:
     """Both have XID 79 in the same moment; each step hears one signal, the job is requeued once, off both nodes."""
-    job, nodes = gang.job(GANG.format(heard=gang.heard))
+    job, nodes = gang.listening()
     both = [gang.daemon(name) for name in nodes]
     for node in both:
         node.kernel_says(OFF_THE_BUS.format(pci=PCI))
@@ -281,7 +295,7 @@ def test_of_two_nodes_of_one_gang_one_acts(gang: Gang) -> None:
 
 def test_a_warning_touches_no_job(gang: Gang) -> None:
     """XID 63 takes the node out, and its job goes on to its end."""
-    job, nodes = gang.job(GANG.format(heard=gang.heard))
+    job, nodes = gang.listening()
     node = gang.daemon(nodes[0])
     node.kernel_says(ROW_REMAP.format(pci=PCI))
     gang.lab.wait(lambda: "DRAIN" in gang.lab.state(nodes[0]), 15.0, "drained")
@@ -339,7 +353,7 @@ def test_a_daemon_that_is_killed_after_a_record_acts_once(gang: Gang, said: str)
 
 
 def _killed(gang: Gang, more: str, reached: Callable[[], bool]) -> None:
-    job, nodes = gang.job(GANG.format(heard=gang.heard))
+    job, nodes = gang.listening()
     node = gang.daemon(nodes[0], more=more)
     node.kernel_says(OFF_THE_BUS.format(pci=PCI))
     end_s = time.monotonic() + limit_s(30.0)
@@ -358,7 +372,7 @@ def _killed(gang: Gang, more: str, reached: Callable[[], bool]) -> None:
 
 def test_a_hanging_slurmctld_that_applies_the_requeue_late_applies_it_once(gang: Gang, tmp_path: Path) -> None:
     """It stops just before the requeue arrives, and goes on after the client has given up."""
-    job, nodes = gang.job(GANG.format(heard=gang.heard))
+    job, nodes = gang.listening()
     pid = gang.lab.pid("slurmctld")
     wires = Interposed(tmp_path / "bin", f"kill -STOP {pid}")
     wires.before("requeue ")
@@ -376,11 +390,12 @@ def test_a_hanging_slurmctld_that_applies_the_requeue_late_applies_it_once(gang:
 def test_the_last_task_of_an_array_is_requeued_alone(gang: Gang) -> None:
     """Its number is that of the array, and a requeue or a signal by that number would be one of every task."""
     lab, heard = gang.lab, gang.heard
-    script = f"trap 'echo $SLURMD_NODENAME >>{heard}' USR1; while :; do sleep 0.1; done"
+    script = f"trap 'echo $SLURMD_NODENAME >>{heard}' USR1; {SET.format(heard=heard)}; while :; do sleep 0.1; done"
     array = lab.submit("", script, "--array=0-2", "--exclusive", "--requeue")
     for task in range(3):
         lab.wait_job(f"{array}_{task}", "RUNNING", within_s=30.0)
     last = lab.job(f"{array}_2")
+    lab.wait(lambda: traps_set(heard, [last["NodeList"]]), 20.0, "its trap")
     assert last["JobId"] == array, "the case that this test is about"
     node = gang.daemon(last["NodeList"], "signal:B:USR1 then requeue after 2s")
     node.kernel_says(OFF_THE_BUS.format(pci=PCI))
