@@ -636,9 +636,8 @@ class Repairs:
     def _taken_back(self, remediation: Remediation, now: datetime, act: str) -> StepResult | None:
         """The act is not needed any more, or its drain is gone, and its platform lets it be taken back in time; else
         None."""
-        why, changed = self._gates.is_over(remediation), None
-        if not why and (changed := self._untaken_changed(remediation, now)) is not None:
-            why = changed.message
+        changed = self._untaken_changed(remediation, now)
+        why = self._gates.is_over(remediation) if changed is None else changed.message
         if not why or not self._provisioner.take_back(carried_out=changed is not None):  # late is better than never
             return None
         message = f"the {act} was taken back before it began: {why}"

@@ -456,6 +456,22 @@ def test_a_request_that_stands_is_withdrawn_when_an_operator_undoes_the_drain(ac
     assert world.ending().ends == ("acknowledged" if acts_late else "None",)
 
 
+def test_a_request_stands_after_its_fault_until_an_operator_undoes_the_drain(tmp_path: Path) -> None:
+    """The platform may have begun, so that the end of the fault is too late; jobs may come once the drain is gone."""
+    world = World(tmp_path, mode=Mode.REPAIR).at(10, lambda: world.log_line(XID_95))
+    world.never_boots, world.provisioner.recalls, world.provisioner.acts_late = True, True, True
+    world.provisioner.too_late = True
+    while not world.provisioner.requests:
+        world.step()
+    world.reset_gpu()
+    world.run(60)
+    assert world.provisioner.taken_back == 0
+    world.cluster.update(NODE, "resume", "")
+    world.run(4)
+    assert world.provisioner.taken_back == 1
+    assert world.ending().ends == ("acknowledged",)
+
+
 def test_an_opt_out_withdraws_a_request_that_stands_and_its_end_asks_again(tmp_path: Path) -> None:
     """The node's owner wants nothing done here, and EKS node auto-repair would act all the same."""
     world = repair_story(tmp_path)

@@ -13,7 +13,8 @@ class FakeProvisioner:
     """A ``Provisioner`` that counts its requests.
 
     ``reboots`` is called for each reboot; it may raise what a back end raises. ``replaces``, where given, for each
-    replacement; ``instance`` is the machine behind the name now. ``recalls``: whether a request can be taken back.
+    replacement; ``instance`` is the machine behind the name now. ``recalls``: whether a request can be taken back;
+    ``too_late``: only what is not to come again, for the platform may have begun.
     ``repeats_s``: the answer of ``repeats_after_s`` for either remedy.
     """
 
@@ -28,7 +29,7 @@ class FakeProvisioner:
         self.instance = "i-0fake0"
         self.others = ""
         self.says = ""
-        self.recalls = False
+        self.recalls = self.too_late = False
         self.repeats_s: float | None = None
         self.taken_back = 0
 
@@ -69,8 +70,9 @@ class FakeProvisioner:
 
     def take_back(self, *, carried_out: bool) -> bool:
         """As given, and counted."""
-        self.taken_back += self.recalls
-        return self.recalls
+        is_taken = self.recalls and (carried_out or not self.too_late)
+        self.taken_back += is_taken
+        return is_taken
 
     def progress(self) -> str:
         """As given."""
