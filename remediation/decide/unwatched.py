@@ -1,8 +1,8 @@
 """Nodes that healthd holds and whose own daemon has said nothing for hours: crashed, not started, or without a disk.
 
-Only a node's own daemon knows whether the node is overdue, and pages. So a daemon that holds its node says every
-WATCH_S in the handoff record that it watches over it. Where that word stays out for SILENT_S, another daemon pages:
-``healthd controller``, or the first agent in service. A node that returns sooner costs no word. Pure.
+Only a node's own daemon knows whether the node is overdue, and pages. So a daemon that holds its node says in the
+handoff record that it watches over it: with the finding, once it has a slot, and every WATCH_S from then on. Where that
+word stays out for SILENT_S, another daemon pages: ``healthd controller``, or the first agent in service. Pure.
 """
 
 from __future__ import annotations

@@ -68,7 +68,7 @@ class ClusterView:
         self._own_view: tuple[datetime, NodeView] | None = None
         self._refused: Situation | None = None
         self._pause_s, self._was_full = 0.0, False
-        self._shown: tuple[str, datetime] | None = None
+        self._shown: tuple[str, datetime, bool] | None = None
         self._remembered = ""
         self._watch_due_s = self._began_s + _WATCH_AGAIN_S
         self.viewed: NodeView | None = None  # the last reading of the node for a decision
@@ -157,20 +157,22 @@ class ClusterView:
 
     # -- what is shown ------------------------------------------------------------------------------------------------
 
-    def show(self, code: str, since: datetime) -> str:
-        """Let the others see this finding, by the handoff record; returns why they cannot, or "".
+    def show(self, code: str, since: datetime, *, holds: bool) -> str:
+        """Let the others see this finding, by the handoff record; returns why they cannot, or "". Where healthd
+        ``holds`` the node, this is the first word of its daemon that it watches over it.
 
         It is written once a slot is held, so that the nodes which re-read after the settle time see the findings of
         all that claimed with it; and once the node is held because many have the same, so that it counts meanwhile.
         Nodes that wait for a slot write nothing: a thousand that fail at once are not a thousand updates at once.
         """
-        if self._shown == (code, since):
+        if self._shown == (code, since, holds):
             return ""
+        watched = self._clock() if holds else None
         try:
-            self._change(lambda before: showing(before, code, since, self._versions()))
+            self._change(lambda before: showing(before, code, since, self._versions(), watched=watched))
         except BackendError as error:
             return f"the others are not shown why: {error}"
-        self._shown = (code, since)
+        self._shown = (code, since, holds)
         return ""
 
     def withdraw(self, *, unless: Collection[str]) -> str:

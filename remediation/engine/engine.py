@@ -323,7 +323,7 @@ class Engine:
         diagnosis = decision.diagnosis
         if decision.refusal is Refusal.CORRELATED and diagnosis is not None:
             since = next(root.since for root in roots_of(diagnosis) if root.code == diagnosis.code)
-            return self._cluster.show(diagnosis.code, since)
+            return self._cluster.show(diagnosis.code, since, holds=False)
         if decision.refusal in _TOUCH_NOTHING or self._orphan_slots.unknown:
             return ""
         unseen = (each for each in self._judgement.diagnoses() if not self._judgement.is_acknowledged(each))

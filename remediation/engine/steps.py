@@ -734,10 +734,10 @@ class SlotGate:
         )
         return Refused(kind=Refusal.HELD_BACK, reason=message) if message else None
 
-    def show(self, remediation: Remediation) -> str:
+    def show(self, remediation: Remediation, *, holds: bool = True) -> str:
         """Show the finding of a remediation, or that a command began it: a daemon with an empty store must not end
         that. Returns why it cannot be shown, or ""."""
-        return self._cluster.show(remediation.code, self._began(remediation))
+        return self._cluster.show(remediation.code, self._began(remediation), holds=holds)
 
     def given_up(self, remediation: Remediation) -> None:
         """Leave with the cluster that what was done for this remediation did not help. Raises BackendError."""
@@ -786,7 +786,7 @@ class SlotGate:
             case WaitForSlot():
                 objected = self._objected is not None and self._objected.reason == move.reason
                 kind = self._objected.kind if self._objected is not None and objected else Refusal.BUDGET
-                unseen = self.show(remediation) if kind is Refusal.CORRELATED else ""
+                unseen = self.show(remediation, holds=False) if kind is Refusal.CORRELATED else ""
                 message = "; ".join(filter(None, (f"waits for a slot: {move.reason}", unseen)))
                 return StepResult(remediation=remediation, message=message, page=True, refusal=kind)
 

@@ -284,13 +284,20 @@ class Versions(Struct, frozen=True, kw_only=True):
     image: str = ""
 
 
-def showing(before: str, code: str, since: datetime | None, versions: Versions | None = None) -> str:
+def showing(
+    before: str,
+    code: str,
+    since: datetime | None,
+    versions: Versions | None = None,
+    *,
+    watched: datetime | None = None,
+) -> str:
     """The record ``before`` with this finding in it, or with none for ""; "" where nothing is left to say. A node that
     is out for it was not given up.
 
-    ``versions``: what the node runs now; left out, they stay as they are.
+    ``versions``: what the node runs now; left out, they stay as they are. ``watched``: None where the node is not out.
     """
-    record = replace(parse(before) or HandoffRecord(), code=code, since=since, given_up="")
+    record = replace(parse(before) or HandoffRecord(), code=code, since=since, given_up="", watched=watched)
     if versions is not None:
         record = replace(record, driver=versions.driver, kernel=versions.kernel, image=versions.image)
     return text_of_record(record)

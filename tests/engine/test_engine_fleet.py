@@ -207,7 +207,8 @@ def test_a_finding_is_shown_beside_what_the_record_says_already(tmp_path: Path) 
     world = World(tmp_path)
     world.cluster.nodes[NODE].record = "healthd case=k1 machine=i-1 does=replace_node replaced=1795226977"
     world.at(10, lambda: world.log_line(XID_95)).run(3)
-    shown = f"replaced=1795226977 code=gpu.xid.95 since={int(world.seconds()) - 4}"
+    now_s = int(world.seconds())
+    shown = f"replaced=1795226977 watched={now_s} code=gpu.xid.95 since={now_s - 4}"
     assert world.cluster.nodes[NODE].record == f"healthd case=k1 machine=i-1 does=replace_node {shown}"
     world.reset_gpu()
     world.run_to_end()

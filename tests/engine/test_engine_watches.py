@@ -1,4 +1,4 @@
-"""A daemon whose node is out says every two hours in the handoff record that it watches over it, and else nothing."""
+"""A daemon whose node is out says in the handoff record that it watches over it: with its finding, and later."""
 
 from __future__ import annotations
 
@@ -41,11 +41,13 @@ def words(world: World, seconds: float) -> list[datetime]:
 
 
 def test_a_daemon_says_its_word_every_two_hours_and_takes_it_back_at_the_end(tmp_path: Path) -> None:
-    """A remediation that ends sooner costs none; the record of a node that is back has none."""
+    """The first comes with the finding, before the drain; the record of a node that is back has none."""
     world = held(tmp_path)
-    assert words(world, WATCH_S - 2 * _STEP_S) == []
+    first = watched(world)
+    assert first is not None
+    assert words(world, WATCH_S - 2 * _STEP_S) == [first]
     message = words(world, 5 * WATCH_S)
-    assert 4 <= len(message) <= 5
+    assert 5 <= len(message) <= 6
     assert all((later - before).total_seconds() < SILENT_S for before, later in pairwise(message))
     world.end_jobs()
     assert world.run_to_end().ending().ends == ("released",)
@@ -63,5 +65,6 @@ def test_a_daemon_that_came_back_says_so_within_a_quarter_of_an_hour(tmp_path: P
 def test_in_observe_mode_nothing_is_written(tmp_path: Path) -> None:
     """It touches nothing, not even the record."""
     world = held(tmp_path)
+    first = watched(world)
     world.rules = replace(world.rules, mode=Mode.OBSERVE)
-    assert words(world, 2 * WATCH_S) == []
+    assert words(world, 2 * WATCH_S) == [first]

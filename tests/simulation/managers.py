@@ -170,9 +170,9 @@ class NodeManager:
     def _issues_reboot(self, name: str) -> None:
         node, slurm = self._nodes[name], self._slurm
         shown = slurm.nodes[name]
-        if not node.up:
+        if "REBOOT_REQUESTED" not in shown.flags:
             return
-        if slurm.hung or shown.jobs:
+        if slurm.hung or shown.jobs or not node.up:  # asked of a machine that went down before: it stays asked
             self._timeline.after(30.0, lambda: self._issues_reboot(name))
             return
         shown.flags.discard("REBOOT_REQUESTED")
