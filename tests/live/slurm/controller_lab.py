@@ -14,12 +14,13 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
 
 from healthd.core.check import discover
+from healthd.notify.notifier import NEWS
 from healthd.remediation.records.handoff import HandoffRecord, parse
 from healthd.state.store import Store
 from tests.live.aws.aws_endpoint import REGION, AwsEndpoint
@@ -123,11 +124,16 @@ class RunningController(Running):
             return False
 
     def audit(self) -> str:
-        store = Store(self.state_dir / "controller.db", now=datetime.now(UTC))
-        try:
+        with closing(self.store()) as store:
             return "\n".join(event.text for event in store.events())
-        finally:
-            store.close()
+
+    def undelivered(self) -> dict[str, Any]:
+        """The messages that the next leader will send, by receiver."""
+        with closing(self.store()) as store:
+            return dict(json.loads(store.fact(NEWS)).get("waiting", {}))
+
+    def store(self) -> Store:
+        return Store(self.state_dir / "controller.db", now=datetime.now(UTC))
 
 
 class ControllerLab:

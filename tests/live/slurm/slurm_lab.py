@@ -381,7 +381,7 @@ class SlurmLab:
         self._signal(name, number)
         daemon = self._daemons[name]
         try:
-            daemon.wait(10)
+            daemon.wait(limit_s(10))
         except subprocess.TimeoutExpired:
             daemon.kill()
             daemon.wait(limit_s(5))

@@ -69,7 +69,7 @@ def test_slurmctld_never_hears_of_a_drill(slurm: SlurmLab, node: RunningNode) ->
 
 def test_a_node_with_a_slurm_job_is_not_drilled_unless_forced(slurm: SlurmLab, node: RunningNode) -> None:
     """The job is named; with --force it is drilled, and the job never knows."""
-    job = slurm.run_job(NAME, "sleep 20")
+    job = slurm.run_job(NAME)
     code, report = drill(node, "xid")
     assert (code, report["result"]) == (2, "refused")
     assert f"slurm runs jobs on this node: {job}" in report["missing"]["why"]

@@ -141,7 +141,7 @@ def test_a_daemon_that_is_stopped_says_so_and_one_that_is_killed_does_not(
     """After two and a half heartbeats; until then both nodes are as they reported last. A restart ends it."""
     head = Head(lab, tmp_path)
     stopped, killed = nodes.add("n0001", OBSERVE), nodes.add("n0002", OBSERVE)
-    lab.wait(lambda: all(head.nodes()[name]["reported_at"] for name in ("n0001", "n0002")), 60, "both report")
+    lab.wait(lambda: [head.nodes()[name]["state"] for name in ("n0001", "n0002")] == ["ok"] * 2, 60, "both report")
     killed.kill()
     assert stopped.stop() == 0
     found = head.nodes()
@@ -175,7 +175,7 @@ def test_each_controller_serves_the_fleet_as_a_page(lab: SlurmLab, nodes: Nodes,
     nodes.add("n0001", OBSERVE)
     lab.update("n0004", "state=drain", "reason=fan swap")
     head = Head(lab, tmp_path)
-    lab.wait(lambda: head.nodes()["n0001"]["reported_at"], 60, "n0001 reports")
+    lab.wait(lambda: head.nodes()["n0001"]["state"] == "ok", 60, "n0001 reports, every check having looked")
     ports, text = free_ports(2), head.config.read_text()
     controllers = [Running(), Running()]
     try:

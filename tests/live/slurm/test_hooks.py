@@ -164,7 +164,7 @@ def test_a_critical_node_refuses_the_job_and_it_runs_elsewhere(hooked: Hooked) -
     node.kernel_says(OFF_THE_BUS.format(pci=PCI))
     node.wait(lambda: "opted out" in node.log_text(), 10.0, "the fault is open, and held")
     hooked.before_each_hook("n0001", f"/usr/bin/rm -f {opt_out}")
-    job = hooked.lab.submit("", "exec sleep 30", "--hold")
+    job = hooked.lab.submit("", "exec sleep 600", "--hold")
     hooked.lab.scontrol("update", f"jobid={job}", "admincomment=ticket 12: by hand")
     hooked.lab.scontrol("release", job)
     hooked.lab.wait(lambda: "DRAIN" in hooked.lab.state("n0001"), 15.0, "drained by the prolog")
@@ -182,7 +182,7 @@ def test_a_critical_node_refuses_the_job_and_it_runs_elsewhere(hooked: Hooked) -
 
 def test_the_words_of_a_refusal_survive_a_write_of_the_daemon_at_the_same_time(hooked: Hooked, tmp_path: Path) -> None:
     """slurmctld has no append: a comment that was read before the prolog wrote comes back; the prolog reads again."""
-    job = hooked.lab.run_job("n0002", "exec sleep 30")
+    job = hooked.lab.run_job("n0002")
     by_others = "ticket 12: by hand; healthd: drained"
     clients = Interposed(tmp_path / "bin", f'/usr/bin/scontrol update jobid={job} admincomment="{by_others}"')
     clients.at(3, "after")  # notify, squeue, update
@@ -204,7 +204,7 @@ def test_in_observe_mode_the_job_runs_and_the_refusal_is_visible(hooked: Hooked)
     node = hooked.node("n0001", OBSERVE, HEALTHD_DAEMON_HTTP=f"127.0.0.1:{port}")
     node.kernel_says(OFF_THE_BUS.format(pci=PCI))
     node.wait(lambda: node.check()["verdict"] == "critical", 10.0, "the fault is open")
-    job = hooked.lab.run_job("n0001", "exec sleep 30")
+    job = hooked.lab.run_job("n0001")
     message = f"prolog let job {job} pass: verdict critical, but observe mode refuses no job"
     node.wait(lambda: message in node.log_text(), 10.0, "it is in the audit")
     assert message in node.log.read_text()
@@ -219,7 +219,7 @@ def test_an_unknown_verdict_lets_the_job_pass(hooked: Hooked) -> None:
     """A node that cannot be judged is not a broken one: the job runs, and the audit says what was not known."""
     node = hooked.node("n0001", '[sources]\nkmsg = "/nowhere/kmsg"\n' + quarantine())
     node.wait(lambda: node.check()["verdict"] == "unknown", 10.0, "unknown")
-    job = hooked.lab.run_job("n0001", "exec sleep 30")
+    job = hooked.lab.run_job("n0001")
     node.wait(lambda: f"prolog let job {job} pass: verdict unknown" in node.log_text(), 10.0, "it is in the audit")
     assert hooked.lab.state("n0001") != "IDLE+DRAIN"
 
@@ -230,7 +230,7 @@ def test_over_the_fleet_limit_the_job_passes(hooked: Hooked) -> None:
     node = hooked.node("n0001", quarantine(max_out=1))
     node.kernel_says(OFF_THE_BUS.format(pci=PCI))
     node.wait(lambda: "at the fleet limit" in node.log_text(), 10.0, "held")
-    job = hooked.lab.run_job("n0001", "exec sleep 30")
+    job = hooked.lab.run_job("n0001")
     message = f"prolog let job {job} pass: verdict critical, but healthd has not drained the node: at the fleet limit"
     node.wait(lambda: message in node.log_text(), 10.0, "it is in the audit")
     assert "DRAIN" not in hooked.lab.state("n0001")
@@ -268,7 +268,7 @@ def test_epilog_and_health_check_never_fail_for_a_finding(hooked: Hooked) -> Non
         code, out, err, took_s = run_script(kind, healthd=str(hooked.hooks / "n0001/healthd"), lab=hooked.lab)
         assert (code, out, err) == (0, "", f"healthd: {kind}: verdict critical\n")
         assert took_s < limit_s(1.0), "as long as Slurm waits for a hook at least"
-    job = hooked.lab.run_job("n0001", "sleep 2; exit 0")
+    job = hooked.lab.submit("n0001", "exit 0")
     hooked.lab.wait(lambda: len(hooked.calls("n0001", "epilog")) == 1, 15.0, f"the epilog of {job}")
     hooked.lab.wait_state("n0001", "IDLE")
 
@@ -325,7 +325,7 @@ def test_a_hung_daemon_does_not_hold_a_job_up_for_long(hooked: Hooked) -> None:
     node = hooked.node("n0001", quarantine())
     assert node.process is not None
     node.process.send_signal(signal.SIGSTOP)
-    hooked.lab.run_job("n0001", "exec sleep 30")
+    hooked.lab.run_job("n0001")
     hooked.lab.wait(lambda: bool(hooked.calls("n0001", "prolog")), 15.0, "the prolog ends")
     ((code, took_ms),) = hooked.calls("n0001", "prolog")
     assert code == 0

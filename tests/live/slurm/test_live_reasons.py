@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from healthd.remediation.orchestrators.slurm.orchestrator import SlurmOrchestrator
@@ -143,7 +144,9 @@ def test_kill_task_failed_during_a_case_ends_in_a_repair_and_a_release(
         node.start()
         node.well()
         hanging.becomes("hang:statfs")
-        job = lab.run_job(NODE, f"stat --file-system {hanging.point}; true")
+        stat = ["stat", "--file-system", str(hanging.point)]
+        job = lab.run_job(NODE, f"{' '.join(stat)}; true")
+        lab.wait(lambda: stat in [each.info["cmdline"] for each in psutil.process_iter(["cmdline"])], 20, "it hangs")
         machine.gpu_falls_off_the_bus(3)
         node.wait(lambda: f"waiting for {job}" in node.log_text(), 15.0, "drained, and the job goes on")
         lab.cancel(job)
@@ -153,7 +156,7 @@ def test_kill_task_failed_during_a_case_ends_in_a_repair_and_a_release(
         node.wait(lambda: f'the cluster wrote "{KTF}' in node.log_text(), 15.0, "the remark")
         _reboots_when_asked(lab, node, machine)
         lab.wait_state(NODE, "IDLE", within_s=40.0)
-        assert "released: back in service" in node.log_text()
+        node.wait(lambda: "released: back in service" in node.log_text(), 10.0, "released")
         assert "No reservations" in lab.scontrol("show", "reservation").stdout
     finally:
         node.stop()
@@ -179,6 +182,7 @@ def test_a_node_that_slurm_drained_is_repaired_where_a_fault_calls_for_it(
         assert lab.shows(NODE, "Reason") == stands
         _reboots_when_asked(lab, node, machine)
         lab.wait_state(NODE, "IDLE", within_s=40.0)
+        node.wait(lambda: "released: back in service" in node.log_text(), 10.0, "released")
         assert "No reservations" in lab.scontrol("show", "reservation").stdout
     finally:
         node.stop()

@@ -41,7 +41,9 @@ def _raises_in_time(act: Callable[[], object]) -> str:
     with pytest.raises(BackendUnknown) as caught:
         act()
     assert time.monotonic() - started_s < DEADLINE_S + SLACK_S
-    assert abandoned() == ()
+    while abandoned():  # it was killed, and ends as soon as the machine has time for it
+        assert time.monotonic() - started_s < DEADLINE_S + SLACK_S
+        time.sleep(0.02)
     return str(caught.value)
 
 
@@ -91,15 +93,16 @@ def test_a_configuration_matches_by_partition(slurm: SlurmLab, tmp_path: Path) -
 
 
 def test_a_drain_reads_back_with_text_user_and_time(slurm: SlurmLab) -> None:
-    """After quarantine the view shows our text, set by root within the last seconds, and the node out of service."""
+    """After quarantine the view shows our text, set by root at that moment, and the node out of service."""
     orchestrator = _of(slurm)
     before = orchestrator.view()
     assert (before.in_service, before.hold, before.flags) == (True, None, frozenset({"IDLE"}))
+    began = int(time.time())
     orchestrator.quarantine(REASON)
-    after = orchestrator.view()
+    ended, after = time.time(), orchestrator.view()
     assert after.hold is not None
     assert (after.in_service, after.hold.text, after.hold.user) == (False, REASON, "root")
-    assert abs(after.hold.stamp - time.time()) < 5
+    assert began <= after.hold.stamp <= ended
     assert after.flags == {"IDLE", "DRAIN"}
     assert slurm.state(OTHER) == "IDLE"
 
@@ -174,10 +177,10 @@ def test_release_just_after_a_controller_restart_is_never_refused(slurm: SlurmLa
     """slurmctld says "Invalid node state", status 1, and drops the drain all the same; a newer one says nothing."""
     orchestrator = _of(slurm)
     orchestrator.quarantine(REASON)
+    slurm.slurmd_stop(NODE)  # it would register within seconds
     slurm.ctld_stop()
     slurm.ctld_start()
-    if "UNKNOWN" not in orchestrator.view().flags:
-        pytest.skip("the node registered before it could be read: the window of some seconds was missed")
+    assert "UNKNOWN" in orchestrator.view().flags
     if slurm.has("undrains unregistered nodes"):
         orchestrator.release(resume=False)
     else:

@@ -62,9 +62,8 @@ def _of(lab: SlurmLab, node: str) -> SlurmOrchestrator:
 @pytest.fixture
 def asleep(slurm_lab_factory: Callable[..., SlurmLab]) -> Iterator[SlurmLab]:
     """Four nodes, held as daemons hold them, and powered down since: n0001 with drain and slot, n0002 with a slot
-    alone, n0003 drained by an operator. A job keeps n0004 awake."""
-    lab = slurm_lab_factory(nodes=4, conf=POWER)
-    lab.run_job("n0004")
+    alone, n0003 drained by an operator. n0004 stays awake."""
+    lab = slurm_lab_factory(nodes=4, conf={**POWER, "SuspendExcNodes": "n0004"})
     for index, name in enumerate(("n0001", "n0002")):
         _of(lab, name).claim("cluster", index)
     _of(lab, "n0001").quarantine(TEXT)

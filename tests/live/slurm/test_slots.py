@@ -151,10 +151,12 @@ def test_a_slot_outlives_slurmctld(slurm: SlurmLab) -> None:
     slurm.ctld_stop()
     slurm.ctld_start()
     assert _of(slurm).slots() == (Slot(scope="cluster", index=1, node=NODE),)
-    time.sleep(6.0)
+    _of(slurm).claim("cluster", 2)
+    saved = slurm.root / "state/resv_state"
+    slurm.wait(lambda: b"healthd-cluster-2" in saved.read_bytes(), 20, "slurmctld to save the slot")
     slurm.ctld_stop(kill=True)
     slurm.ctld_start()
-    assert _of(slurm).slots() == (Slot(scope="cluster", index=1, node=NODE),)
+    assert _of(slurm).slots() == tuple(Slot(scope="cluster", index=index, node=NODE) for index in (1, 2))
 
 
 def test_slots_that_cannot_be_read_are_unknown(slurm: SlurmLab) -> None:

@@ -63,7 +63,8 @@ def test_hooks_run_and_a_reboot_is_one(slurm_lab_factory: Callable[..., SlurmLab
     prolog.chmod(0o755)
     lab = slurm_lab_factory(nodes=1, conf={"Prolog": str(prolog), "PrologFlags": "Alloc"})
     job = lab.run_job("n0001")
-    assert (tmp_path / "seen").read_text().strip() == job
+    seen = tmp_path / "seen"
+    lab.wait(lambda: seen.exists() and seen.read_text() == f"{job}\n", 20, "the Prolog to run")
     lab.cancel()
     before = lab.shows("n0001", "BootTime")
     lab.reboot("n0001")

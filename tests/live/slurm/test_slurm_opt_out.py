@@ -132,7 +132,8 @@ def test_an_undone_drain_is_obeyed_on_a_node_that_is_opted_out(
     slurm.update(NAME, "state=resume")
     slurm.wait(lambda: not reservations(slurm), 10.0, "its place is given back")
     assert slurm.wait_job(slurm.submit(NAME, "true"), "COMPLETED")["JobState"] == "COMPLETED"
-    assert "our drain was undone by an operator: that acknowledges the fault" in node.log_text()
+    undone = "our drain was undone by an operator: that acknowledges the fault"
+    node.wait(lambda: undone in node.log_text(), 10.0, "it is an order")
     (tmp_path / "opt-out").unlink(missing_ok=True)
     featured(slurm, NAME, "", "")
     time.sleep(6.0)  # a turn of the engine's

@@ -75,5 +75,5 @@ def test_a_node_is_quarantined_and_released_and_the_limit_holds(slurm: SlurmLab,
     slurm.wait(lambda: on(first, slurm, release).returncode == 0, 60.0, "every check to answer, also on a busy machine")
     slurm.wait(lambda: "DRAIN" not in slurm.state(first.name), 30.0, "in service again")
     slurm.wait(lambda: "healthd-cluster-0" not in on(first, slurm, reservations).stdout, 10.0, "its place given back")
-    told = on(first, slurm, history).stdout
-    assert "slot, drain, stay, verify, release; released" in told
+    told = "slot, drain, stay, verify, release; released"
+    slurm.wait(lambda: told in on(first, slurm, history).stdout, 10.0, "the history has it")
