@@ -135,7 +135,7 @@ def test_it_asks_its_service_manager_for_the_time_that_it_takes(tmp_path: Path, 
     """EXTEND_TIMEOUT_USEC (sd_notify(3)), so that a TimeoutStopSec of 90 s does not cut a reset of 300 s short."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.bind(str(tmp_path / "notify"))
-        manager.settimeout(30)
+        manager.settimeout(limit_s(30))
         node = make_with_manager(make, str(tmp_path / "notify"))
         process = node.process
         assert process is not None

@@ -115,7 +115,7 @@ def test_it_keeps_its_service_manager_informed(node: RunningNode, tmp_path: Path
     sd_notify(3), sd_watchdog_enabled(3)."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.bind(str(tmp_path / "notify"))
-        manager.settimeout(10)
+        manager.settimeout(limit_s(10))
         node.start()
         assert manager.recv(100) == b"READY=1"
         assert node.status() is not None
@@ -132,7 +132,7 @@ def test_sighup_takes_the_configuration_anew(node: RunningNode, tmp_path: Path) 
     from the same process, started again; never STOPPING=1, which would be an end. Nothing that was known is lost."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.bind(str(tmp_path / "notify"))
-        manager.settimeout(20)
+        manager.settimeout(limit_s(20))
         node.start()
         assert manager.recv(100) == b"READY=1"
         process, good = node.process, node.config.read_text()

@@ -52,7 +52,7 @@ def said_of(node: RunningNode, before: int) -> str:
 
 def asks(node: RunningNode) -> socket.socket:
     client = socket.socket(socket.AF_UNIX)
-    client.settimeout(20.0)
+    client.settimeout(limit_s(20.0))
     client.connect(str(node.socket))
     client.sendall(PROLOG)
     client.shutdown(socket.SHUT_WR)

@@ -487,10 +487,10 @@ def test_watch_without_a_terminal_prints_what_changes(tmp_path: Path) -> None:
 
 def _read(descriptor: int, enough: Callable[[str], bool], within_s: float = 20.0) -> str:
     """What comes until it is enough."""
-    got, until = b"", time.monotonic() + within_s
+    got, until = b"", time.monotonic() + limit_s(within_s)
     while not enough(got.decode(errors="replace")):
         if not select.select([descriptor], [], [], max(0.0, until - time.monotonic()))[0]:
-            raise AssertionError(f"not enough within {within_s:g} s: {got.decode(errors='replace')}")
+            raise AssertionError(f"not enough within {limit_s(within_s):g} s: {got.decode(errors='replace')}")
         if not (chunk := os.read(descriptor, 65536)):
             raise AssertionError(f"it ended: {got.decode(errors='replace')}")
         got += chunk

@@ -112,7 +112,7 @@ def hanging(operation: str) -> Callable[[Rig], Iterator[float]]:
 def server_ends(disk: FuseDisk) -> None:
     """Its connection is aborted."""
     disk.server.kill()
-    disk.server.wait(10)
+    disk.server.wait(limit_s(10))
 
 
 def fuse(state: str, arrange: Any, diagnosis: str = "", **more: Any) -> Case:

@@ -17,6 +17,12 @@ def limit_s(on_a_quiet_machine_s: float) -> float:
     return _TIMES * on_a_quiet_machine_s
 
 
+def longer_and_longer(on_a_quiet_machine_s: float) -> Iterator[float]:
+    """Deadlines that pass under what has begun. ``on_a_quiet_machine_s``: the first. On a busy machine it may pass
+    before that has begun: then the test tries the next one."""
+    return (on_a_quiet_machine_s * 8**number for number in range(3))
+
+
 def pauses() -> Iterator[float]:
     """Seconds to sleep between two polls of a condition: what comes at once is seen at once, and what takes seconds is
     not asked for twenty times in each of them, because most conditions cost a command or a query to ask. One that takes

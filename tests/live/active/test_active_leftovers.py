@@ -140,6 +140,7 @@ def test_a_test_is_ended_on_request(rig: Any) -> None:
         stopper.join()
     assert time.monotonic() - started_s < limit_s(3.0)
     assert not any(map(runs, rig.noted()["pids"]))
+    source.interrupt()
     with pytest.raises(SourceBusy):
         source.all_reduce("nvlink", size_bytes=MIB, timeout_s=60.0)
     time.sleep(1.1)

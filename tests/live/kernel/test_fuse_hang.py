@@ -248,7 +248,7 @@ def test_a_server_that_ended_is_an_error(machine: Machine, mounted: Callable[[st
     """A mount whose connection was aborted answers ENOTCONN, which is an error and no hang."""
     disk = mounted("fsx")
     disk.server.kill()
-    disk.server.wait(10)
+    disk.server.wait(limit_s(10))
     (finding,) = look(machine, disk).findings
     assert (finding.code, finding.evidence["error"]) == ("lustre.io.error", "ENOTCONN")
 

@@ -43,6 +43,10 @@ class OddFamily:
             case "sleep":
                 time.sleep(args["seconds"])
                 return "slept"
+            case "wait":  # from when one file is there until another is
+                Path(args["begun"]).touch()
+                while not Path(args["until"]).exists():
+                    time.sleep(0.01)
             case "segfault":
                 ctypes.string_at(0)
             case "garbage":

@@ -46,6 +46,42 @@ def ask(probe: Probe, op: str, deadline_s: float = limit_s(5.0), **args: Any) ->
     return probe.request(op, args, deadline_s=deadline_s)
 
 
+class Waiting:
+    """A question that is out, once this is entered, and stays so until it ``may_end``."""
+
+    def __init__(self, probe: Probe, folder: Path, deadline_s: float = limit_s(60.0)) -> None:
+        self.caught: list[Exception] = []
+        self._probe, self._deadline_s = probe, deadline_s
+        self._begun, self._until = folder / "begun", folder / "until"
+        self._thread = threading.Thread(target=self._ask)
+
+    def __enter__(self) -> Waiting:
+        self._thread.start()
+        while not self._begun.exists():
+            assert self._thread.is_alive(), self.caught
+            time.sleep(0.01)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.may_end()
+        self._thread.join()
+
+    def may_end(self) -> None:
+        self._until.touch()
+
+    def ends(self) -> Exception:
+        """By itself, with this."""
+        self._thread.join(limit_s(5))
+        (why,) = self.caught
+        return why
+
+    def _ask(self) -> None:
+        try:
+            ask(self._probe, "wait", deadline_s=self._deadline_s, begun=str(self._begun), until=str(self._until))
+        except (SourceBusy, SourceTimeout) as error:
+            self.caught.append(error)
+
+
 def freeze(pid: int) -> None:
     """What a kill comes to in uninterruptible sleep: the process neither runs nor ends."""
     os.kill(pid, signal.SIGSTOP)
@@ -268,29 +304,24 @@ def test_a_worker_that_does_not_die_is_known_after_each_reload(odd_family: str, 
     assert done.stdout.splitlines() == ["SourceTimeout True", "{}", *busy, *busy, "{}"], done.stderr
 
 
-def test_one_question_at_a_time(make: Callable[..., Probe]) -> None:
+def test_one_question_at_a_time(make: Callable[..., Probe], tmp_path: Path) -> None:
     """A second caller waits for the first one's answer up to its own deadline, then hears that it was not asked."""
     probe = make()
-    ask(probe, "echo")
-    first = threading.Thread(target=ask, args=(probe, "sleep"), kwargs={"seconds": 0.5})
-    first.start()
-    time.sleep(0.1)
-    with pytest.raises(SourceBusy, match=r"an earlier question has no answer after 0\.1 s; not asked"):
-        ask(probe, "echo", deadline_s=0.1)
-    assert ask(probe, "echo", deadline_s=5.0) == {}
-    first.join()
+    with Waiting(probe, tmp_path) as first:
+        with pytest.raises(SourceBusy, match=r"an earlier question has no answer after 0\.1 s; not asked"):
+            ask(probe, "echo", deadline_s=0.1)
+        first.may_end()
+        assert ask(probe, "echo") == {}
 
 
-def test_a_late_turn_is_not_taken_for_a_hang(make: Callable[..., Probe]) -> None:
+def test_a_late_turn_is_not_taken_for_a_hang(make: Callable[..., Probe], tmp_path: Path) -> None:
     """A caller whose turn comes with less than half its time left is not asked, and the worker is not killed for it."""
     probe = make()
     pid = ask(probe, "pid")
-    first = threading.Thread(target=ask, args=(probe, "sleep"), kwargs={"seconds": 1.5})
-    first.start()
-    time.sleep(0.1)
-    with pytest.raises(SourceBusy, match="this one was not asked"):
-        ask(probe, "echo", deadline_s=2.0)
-    first.join()
+    with Waiting(probe, tmp_path) as first:
+        threading.Timer(1.4, first.may_end).start()
+        with pytest.raises(SourceBusy, match="this one was not asked"):
+            ask(probe, "echo", deadline_s=2.0)
     assert ask(probe, "pid") == pid
     assert probe.state().stalled_s == 0.0
 
@@ -390,25 +421,14 @@ def test_a_resume_for_another_reason_forgets_no_silence(make: Callable[..., Prob
 
 
 def test_a_question_that_was_out_when_the_pause_began_is_no_stall_after_it(
-    make: Callable[..., Probe], clock: Clock
+    make: Callable[..., Probe], clock: Clock, tmp_path: Path
 ) -> None:
     """Its deadline passes in the pause, which is there because NVML was likely to hang."""
     probe = make()
     ask(probe, "echo")
-    caught: list[Exception] = []
-
-    def use() -> None:
-        try:
-            ask(probe, "sleep", deadline_s=1.0, seconds=60)
-        except SourceTimeout as error:
-            caught.append(error)
-
-    thread = threading.Thread(target=use)
-    thread.start()
-    time.sleep(0.3)
-    begin(probe)
-    thread.join(limit_s(5))
-    assert len(caught) == 1
+    with Waiting(probe, tmp_path, deadline_s=1.0) as question:
+        begin(probe)
+        assert isinstance(question.ends(), SourceTimeout)
     clock.advance(301)
     assert probe.state().stalled_s == 0.0
 
@@ -474,26 +494,14 @@ def test_after_its_end_no_question_starts_a_worker(
     assert workers() == []
 
 
-def test_closing_under_a_question_is_no_crash(make: Callable[..., Probe]) -> None:
+def test_closing_under_a_question_is_no_crash(make: Callable[..., Probe], tmp_path: Path) -> None:
     """A question that is out when the worker is closed is told so: no stall, no back-off."""
     probe = make()
-    ask(probe, "echo")
-    caught: list[Exception] = []
-
-    def use() -> None:
-        try:
-            ask(probe, "sleep", seconds=60)
-        except SourceBusy as error:
-            caught.append(error)
-
-    thread = threading.Thread(target=use)
-    thread.start()
-    time.sleep(0.2)
-    began = time.monotonic()
-    probe.close()
-    thread.join(limit_s(2))
-    assert time.monotonic() - began < limit_s(3.0)
-    assert "ended the worker on purpose" in str(caught[0])
+    with Waiting(probe, tmp_path) as question:
+        began = time.monotonic()
+        probe.close()
+        assert "ended the worker on purpose" in str(question.ends())
+        assert time.monotonic() - began < limit_s(3.0)
     assert probe.state().stalled_s == 0.0
     assert ask(probe, "echo") == {}
 

@@ -478,7 +478,7 @@ def test_a_daemon_killed_after_its_answer_still_tells(expediting: Hooked) -> Non
     job.end()
     job.wait_again()
     assert expediting.calls("n0001", "epilog")[0][0] == 1
-    node.process.wait(10)
+    node.process.wait(limit_s(10))
     node.start()
     expediting.lab.wait(lambda: "healthd: node n0001" in job.comment, 30, "the AdminComment")
     time.sleep(1)

@@ -22,8 +22,8 @@ def pair() -> Iterator[Pair]:
     """The daemon's end, and that of a client which has asked."""
     server, client = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     with server, client:
-        server.settimeout(5.0)
-        client.settimeout(5.0)
+        server.settimeout(limit_s(5.0))
+        client.settimeout(limit_s(5.0))
         client.sendall(b"healthd/1")
         client.shutdown(socket.SHUT_WR)
         while server.recv(100):

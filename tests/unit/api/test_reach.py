@@ -152,7 +152,7 @@ def test_operators_are_let_in_first(path: str) -> None:
         assert first is not None
         with first:
             first.sendall(b"you")
-        operator.settimeout(10)
+        operator.settimeout(limit_s(10))
         assert operator.recv(3) == b"you"
 
 

@@ -36,7 +36,7 @@ def sequences(batch: KernelBatch) -> list[int]:
 def collect(log: KernelLog, count: int, within_s: float = 5.0) -> list[int]:
     """The sequences of the next ``count`` records."""
     seen: list[int] = []
-    deadline = time.monotonic() + within_s
+    deadline = time.monotonic() + limit_s(within_s)
     while len(seen) < count and time.monotonic() < deadline:
         seen += sequences(log.read_batch(0.2))
     return seen
