@@ -201,7 +201,7 @@ def test_a_long_reset_is_announced_by_the_engine_that_the_daemon_makes(
         )
         agent.checkup.judge_kernel((record,), None)
         assert agent.engine is not None
-        longest_s, until = 0.0, time.monotonic() + 30
+        longest_s, until = 0.0, time.monotonic() + limit_s(30)
         while resets(log) != ["begun", "done"] and time.monotonic() < until:
             began = time.monotonic()
             agent.engine.reconcile(datetime.now(UTC))
@@ -213,4 +213,4 @@ def test_a_long_reset_is_announced_by_the_engine_that_the_daemon_makes(
     assert resets(log) == ["begun", "done"]
     assert longest_s > 4.0
     assert len(silences) > 50
-    assert max(silences) < 1.5
+    assert max(silences) < longest_s / 3, "of two seconds or more of each four"

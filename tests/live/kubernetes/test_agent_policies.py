@@ -801,7 +801,7 @@ def _await_budget(agent: ApiClient) -> None:
 
 
 def _await(ask: Any, enough: Any) -> Answer:
-    end = time.monotonic() + 10
+    end = time.monotonic() + limit_s(10)
     while not enough(answer := ask()):
         assert time.monotonic() < end, answer
         time.sleep(0.01)

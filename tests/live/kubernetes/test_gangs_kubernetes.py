@@ -55,7 +55,8 @@ def test_whole_members_or_wait(control_plane: ControlPlane, fleet: Fleet, start:
         control_plane.wait(lambda: not (whole | here | {"kai-0"}) & fleet.pods(), 15, "what may go to be gone")
         time.sleep(1.5)
         assert fleet.pods() == waits | {"kai-1"}
-        assert "gang default/train of Volcano has 1 members on other nodes" in one.log
+        why = "gang default/train of Volcano has 1 members on other nodes"
+        control_plane.wait(lambda: why in one.log, 15, "the reason")
 
 
 def test_a_gang_of_which_one_is_protected_is_not_begun_with(
@@ -192,7 +193,8 @@ def test_a_gang_of_any_owner_waits_by_default_and_its_shared_memory_is_no_data(
             time.sleep(1.5)
             assert fleet.pods() == everyone
             for words in ("JobSet", "Kubeflow", "HyperPodPyTorchJob", "Job", "gang_labels"):
-                assert f"of {words} has 1 members on other nodes" in one.log
+                why = f"of {words} has 1 members on other nodes"
+                control_plane.wait(lambda why=why: why in one.log, 15, why)  # type: ignore[misc]
     finally:
         at_once = {"propagationPolicy": "Background"}
         control_plane.admin.delete("/apis/batch/v1/namespaces/default/jobs/train", at_once).must()

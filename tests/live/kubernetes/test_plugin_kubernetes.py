@@ -88,8 +88,8 @@ def test_it_is_evicted_once_where_it_was_asked_for_and_gpus_are_missing(
         plugin(control_plane, "n1", 1)
         time.sleep(2.0)
         assert fleet.pods("gpu-operator") == {"plugin-n1-1", "plugin-n2-0", "plugin-n3-0", "plugin-n4-0"}
-        assert "gpu-operator/plugin-n1-0 was evicted for its restart" in one.log
-        assert "not restarted: the node opted out" in one.log
+        for words in ("gpu-operator/plugin-n1-0 was evicted for its restart", "not restarted: the node opted out"):
+            control_plane.wait(lambda words=words: words in one.log, 15, words)  # type: ignore[misc]
 
 
 def test_where_its_pods_are_not_named_none_is_restarted(

@@ -202,7 +202,7 @@ class Cluster:
         while time.monotonic() < until_s:  # several rounds of the controller, and turns of the agent
             assert (self.fleet.pods() & {"train-0"}, asked(), self.witness.asked) == ({"train-0"}, 0, 0)
             time.sleep(0.2)
-        assert "waiting for default/train-0 to end" in agent.daemon.log_text()
+        self.wait(lambda: "waiting for default/train-0 to end" in agent.daemon.log_text(), "the agent to say so")
         self.plane.add_pod("train-1", "n2", containers=GPUS)
         self.wait(lambda: "train-0" not in self.there("pods"), "train-0 to be evicted, and gone")
         assert (asked(), self.witness.asked) == (0, 0)  # its kubelet has the GPUs in use still
