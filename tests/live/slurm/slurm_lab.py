@@ -188,9 +188,11 @@ class SlurmLab:
         return done.stdout.strip()
 
     def run_job(self, node: str = "", script: str = "exec sleep 600", *options: str) -> str:
-        """Submit a job and wait until it runs."""
-        job = self.submit(node, script, *options)
+        """Submit a job and wait until its script runs: slurmctld calls it RUNNING before its Prolog has begun."""
+        begun = self.root / "begun" / secrets.token_hex(8)
+        job = self.submit(node, f"touch {begun}; {script}", *options)
         self.wait_job(job, "RUNNING")
+        self.wait(begun.exists, 20.0, f"the script of job {job} to begin")
         return job
 
     def job(self, job: str) -> dict[str, str]:
@@ -314,7 +316,7 @@ class SlurmLab:
         self.wait(lambda: self.shows(node, "BootTime") not in ("", before), 60.0, f"slurmd of {node} to register")
 
     def _prepare(self) -> None:
-        for name in ("log", "run", "state", "spool", "munge"):
+        for name in ("log", "run", "state", "spool", "munge", "begun"):
             (self.root / name).mkdir(exist_ok=True)
         self.root.chmod(0o755)  # jobs and hooks of other users read slurm.conf and reach munged's socket
         (self.root / "log").chmod(0o755)

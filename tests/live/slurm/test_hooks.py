@@ -321,7 +321,7 @@ def test_our_own_trouble_never_refuses_a_job(hooked: Hooked, trouble: str) -> No
 
 
 def test_a_hung_daemon_does_not_hold_a_job_up_for_long(hooked: Hooked) -> None:
-    """The daemon stopped by a signal: the job waits less than 10 s for its prolog, and runs."""
+    """The daemon stopped by a signal: the job waits 9 s and what a start takes for its prolog, and runs."""
     node = hooked.node("n0001", quarantine())
     assert node.process is not None
     node.process.send_signal(signal.SIGSTOP)
@@ -329,8 +329,9 @@ def test_a_hung_daemon_does_not_hold_a_job_up_for_long(hooked: Hooked) -> None:
     hooked.lab.wait(lambda: bool(hooked.calls("n0001", "prolog")), 15.0, "the prolog ends")
     ((code, took_ms),) = hooked.calls("n0001", "prolog")
     assert code == 0
-    assert took_ms < 10_000
-    assert "the daemon did not answer: timed out; the job passes" in hooked.log_text("n0001")
+    assert took_ms < limit_s(DEADLINE_S + 1) * 1000
+    passes = ("the daemon did not answer: timed out; the job passes", *OUT_OF_TIME)
+    assert any(why in hooked.log_text("n0001") for why in passes)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

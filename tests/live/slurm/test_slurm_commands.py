@@ -93,11 +93,14 @@ def test_a_node_is_taken_out_by_command_stays_out_and_comes_back_by_command(slur
     assert "psu was changed (uid 0)" in told
 
 
-def test_a_job_that_runs_is_left_to_end(slurm: SlurmLab, node: RunningNode) -> None:
+def test_a_job_that_runs_is_left_to_end(slurm: SlurmLab, node: RunningNode, tmp_path: Path) -> None:
     """The drain keeps new jobs off, and the one that is there goes on."""
-    job = slurm.run_job(NAME, "sleep 5")
+    done = tmp_path / "done"
+    job = slurm.run_job(NAME, f"while [ ! -e {done} ]; do sleep 0.05; done")
     assert ask(node, "quarantine", "--reason", "fan").returncode == 0
     slurm.wait(lambda: "DRAIN" in slurm.state(NAME), 10.0, "drained")
+    assert slurm.job(job)["JobState"] == "RUNNING"
+    done.touch()
     assert slurm.wait_job(job, "COMPLETED")["JobState"] == "COMPLETED"
     assert ask(node, "release").returncode == 0
     slurm.wait_state(NAME, "IDLE")
