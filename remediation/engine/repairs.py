@@ -311,14 +311,18 @@ class Repairs:
         whatever forbids the reset. Its record stays as it is: nothing is written now. A request that its platform
         leaves alone for long is withdrawn: the act would come in spite of the pause."""
         remediation = result.remediation
-        is_asked = remediation.phase is Phase.INTENDED and remediation.step in (Step.REBOOT, Step.REPLACE)
-        if is_asked and not remediation.has_ended and self._provisioner.acts_late:
+        if self.stands(remediation) and not remediation.has_ended:
             self._provisioner.take_back(carried_out=True)
             return replace(result, remediation=before_the_act(self._not_begun(remediation), now))
         if not (remediation.stopped or remediation.id == self._resetting):
             return result
         planned, self._resetting = self._not_made(remediation), ""
         return replace(result, remediation=planned)
+
+    def stands(self, remediation: Remediation) -> bool:
+        """Whether a request may stand with a platform that leaves it alone for long."""
+        is_asked = remediation.phase is Phase.INTENDED and remediation.step in (Step.REBOOT, Step.REPLACE)
+        return is_asked and self._provisioner.acts_late
 
     def again_or_fail(self, remediation: Remediation, now: datetime, why: str) -> StepResult:
         """A repair that did not help is tried again, then the next remedy of the ladder; at its end an operator is

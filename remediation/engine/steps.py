@@ -251,6 +251,8 @@ class Steps:
             case Step.COLLECT:
                 return self._collect_evidence(remediation, now)
             case Step.RESET | Step.REBOOT | Step.REPLACE:
+                if self._repairs.stands(remediation):
+                    self._slot_gate.keep(remediation, now)
                 return self._repairs.take(remediation, now)
             case Step.STAY:
                 return self._stay(remediation, now)
@@ -696,8 +698,8 @@ class SlotGate:
         return StepResult(remediation=_at_slot(remediation, now), message="its slot has to settle before the drain")
 
     def keep(self, remediation: Remediation, now: datetime) -> None:
-        """Take the slot of a node that waits for its jobs again where it is gone: on Kubernetes no pod is evicted
-        from a Node without a claim. It is looked for every five minutes."""
+        """Take the slot of a node that waits for its jobs, or for a platform that acts late, again where it is gone: on
+        Kubernetes no pod is evicted from a Node without a claim. It is looked for every five minutes."""
         self._kept = self._kept or now
         if abs(now - self._kept) < _SLOT_LOOKS_EVERY:
             return

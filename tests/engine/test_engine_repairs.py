@@ -472,6 +472,22 @@ def test_a_request_stands_after_its_fault_until_an_operator_undoes_the_drain(tmp
     assert world.ending().ends == ("acknowledged",)
 
 
+def test_a_slot_that_was_taken_away_is_taken_again_while_a_request_stands(tmp_path: Path) -> None:
+    """The platform acts half an hour later: without it one node more than the limit may be out by then."""
+    world = repair_story(tmp_path)
+    world.never_boots, world.provisioner.acts_late = True, True
+    while not world.provisioner.requests:
+        world.step()
+    world.run(2)
+    (slot,) = world.cluster.slots
+    world.cluster.give_back(*slot)
+    for _ in range(3):
+        world.clock.advance(120.0)
+        world.run(2)
+    assert set(world.cluster.slots.values()) == {NODE}
+    assert world.provisioner.requests == 1
+
+
 def test_an_opt_out_withdraws_a_request_that_stands_and_its_end_asks_again(tmp_path: Path) -> None:
     """The node's owner wants nothing done here, and EKS node auto-repair would act all the same."""
     world = repair_story(tmp_path)

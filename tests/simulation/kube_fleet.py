@@ -494,6 +494,8 @@ class KubeSimulation:
         self.evicts = evicts or self.gang
         self.calm, self._is_still, self.outage_until_s = True, False, 0.0
         self.by_admin: dict[str, set[str]] = {}
+        self.unclaimed_s: dict[str, float] = {}
+        """When an operator last took the claim of a Node away."""
         self.trail: list[str] = []
         self.pager = Pager(self.random, lambda: not self.calm, self.note)
         self.drains = self.evictions = self.kills = self._pods = 0
@@ -694,6 +696,7 @@ class KubeSimulation:
         if name not in _claims(self._lease()):
             return
         self.server.change(ResourceKind.LEASE, LEASE, {"metadata": {"annotations": {f"{CLAIM}{name}": None}}})
+        self.unclaimed_s[name] = self.timeline.s
         self.note(f"{name}: claim removed by an operator")
 
     def _replaced(self, name: str) -> None:

@@ -32,6 +32,8 @@ GOOD_S, AGAIN_S, GONE_S, PAGES_S, SENT_S = 900.0, 600.0, 900.0, 3600.0, 1200.0
 """In seconds. A machine that is healthy for so long is left alone; a reboot is asked for again no sooner; the claim of
 a Node that is gone goes by then; a node that is overdue pages by then, with the answers that get lost; and an act is
 applied so long at most after it was intended, from which its hour and its day count."""
+CLAIM_LOOKED_FOR_S = 600.0
+"""By when a node whose request stands has taken its claim again, in seconds."""
 
 
 class Member(Struct, frozen=True):
@@ -289,10 +291,12 @@ class MachineRoom:
         day = self._replaced_since(s - 24 * HOUR + SENT_S + self._acts_late_s, instance.node, NAME_PER_DAY)
         again_s = s - self._rebooted.get((instance.id, machine.boot), -AGAIN_S)
         good_s = s - max(machine.good_since_s, machine.started_s, self.steady_s) - self._acts_late_s
+        unclaimed_s = s - fleet.unclaimed_s.get(instance.node, float("-inf"))
+        looked_s = CLAIM_LOOKED_FOR_S if self._acts_late_s else 0.0
         for is_so, why in (
             (bool(fleet.pods(instance.node)), f"{fleet.pods(instance.node)} run there"),
             (hold_of(node_of(fleet.node(instance.node))) is None, "healthd does not hold it"),
-            (instance.node not in fleet.claims(), "it holds no claim"),
+            (instance.node not in fleet.claims() and unclaimed_s > looked_s, "it holds no claim"),
             ("opt-out" in fleet.by_admin[instance.node], "it opted out"),
             (not machine.needs, "nothing was ever wrong with this machine"),
             (machine.engine is not None and not machine.faults and good_s > GOOD_S, "it is healthy"),

@@ -46,6 +46,8 @@ class NodeManager:
         self._launched_s: dict[str, float] = {}
         """When another machine was launched for a name that is not up yet."""
         self._rebooting: set[str] = set()
+        self._requested: set[str] = set()
+        """The nodes whose reboot slurmctld still has to issue."""
         self._no_capacity_until_s = 0.0
 
     @property
@@ -165,15 +167,20 @@ class NodeManager:
         node.hold = node.hold or Hold(text=reason, user=US, stamp=int(self._slurm.wall.seconds()))
         self._nodes[name].note("slurmctld: reboot requested")
         self._slurm.touched(name)
-        self._timeline.after(5.0, lambda: self._issues_reboot(name))
+        self._will_issue(name, 5.0)
+
+    def _will_issue(self, name: str, after_s: float) -> None:
+        self._requested.add(name)
+        self._timeline.after(after_s, lambda: self._issues_reboot(name))
 
     def _issues_reboot(self, name: str) -> None:
         node, slurm = self._nodes[name], self._slurm
         shown = slurm.nodes[name]
+        self._requested.discard(name)
         if "REBOOT_REQUESTED" not in shown.flags:
             return
         if slurm.hung or shown.jobs or not node.up:  # asked of a machine that went down before: it stays asked
-            self._timeline.after(30.0, lambda: self._issues_reboot(name))
+            self._will_issue(name, 30.0)
             return
         shown.flags.discard("REBOOT_REQUESTED")
         shown.flags |= {"DRAIN", "REBOOT_ISSUED"}
@@ -197,6 +204,15 @@ class NodeManager:
 
         self._timeline.after(10.0, looks)
 
+    def _goes_on_with_reboot(self, name: str) -> None:
+        """What a slurmctld that was killed knows of a reboot from its saved state: one that was asked for is issued,
+        and one that is over by now ends."""
+        flags = self._slurm.nodes[name].flags
+        if "REBOOT_REQUESTED" in flags and name not in self._requested:
+            self._will_issue(name, 5.0)
+        if "REBOOT_ISSUED" in flags and name not in self._rebooting and self._nodes[name].up:
+            self._is_back(name)
+
     def _is_back(self, name: str) -> None:
         """``nextstate=RESUME``: whatever drain there is by now is wiped."""
         self._slurm.people(name, "resume", user="slurm")
@@ -217,6 +233,7 @@ class NodeManager:
         if self._slurm.hung or self._random.random() < 0.01:  # neither slurmctld nor EC2 may be silent
             return
         for name in sorted(self._nodes):
+            self._goes_on_with_reboot(name)
             if (act := self._due(name)) is not None:
                 self._timeline.after(self._random.uniform(5.0, 45.0), act)
 

@@ -84,7 +84,7 @@ LIVES: Mapping[str, Life] = {
     "budget-from-memory": Life(hours=60, max_out=4, rates=only(UNCONTAINED, faults=1200, admin_drain=0.3)),
     "order-from-memory": Life(nodes=8, hours=48, delegates=True, rates=only(POWER, faults=300, ordered_share=0.95)),
     "request-stands": Life(
-        hours=48, max_out=8, seed=2, delegates=True, rates=only(LOOSE, NO_EFA, faults=600, busy=0.1, person_s=600)
+        hours=48, max_out=8, seed=13, delegates=True, rates=only(LOOSE, NO_EFA, faults=600, busy=0.1, person_s=600)
     ),
     "drains-what-is-replaced": Life(hours=12, manager="parallelcluster", rates=only(OFF_THE_BUS, faults=300)),
     "first-cause-stays": Life(hours=60, max_out=8, rates=only(MOUNT_LOST, faults=200, person_s=DAY)),

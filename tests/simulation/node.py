@@ -389,7 +389,7 @@ class Node:
 
     def _goes_down(self) -> None:
         power = self._goes_off("goes down")
-        self._ground.timeline.after(SLURMD_TIMEOUT_S, lambda: self._is_missed() if power == self._power else None)
+        self._ground.timeline.after(SLURMD_TIMEOUT_S, lambda: self._is_missed(power))
 
     def _goes_off(self, message: str) -> int:
         self.note(message)
@@ -401,12 +401,15 @@ class Node:
         self._ground.slurm.nodes[self.name].jobs.clear()
         return self._power
 
-    def _is_missed(self) -> None:
-        """slurmctld gives up a node that does not answer."""
-        flags = self._ground.slurm.nodes[self.name].flags
-        if not self.up and "REBOOT_ISSUED" not in flags:
-            flags |= {"DOWN", "NOT_RESPONDING"}
+    def _is_missed(self, power: int) -> None:
+        """slurmctld gives up a node that does not answer: again, where it was resumed, or slurmctld has lost that."""
+        if power != self._power or self.up:
+            return
+        flags, missed = self._ground.slurm.nodes[self.name].flags, {"DOWN", "NOT_RESPONDING"}
+        if "REBOOT_ISSUED" not in flags and not missed <= flags:
+            flags |= missed
             self._ground.slurm.touched(self.name)
+        self._ground.timeline.after(SLURMD_TIMEOUT_S, lambda: self._is_missed(power))
 
     def _booted(self, act: Act, *, announced: bool = False) -> None:
         """``announced``: slurmctld has started the machine itself, and takes its boot for no surprise."""
