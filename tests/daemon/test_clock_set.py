@@ -8,11 +8,14 @@ from __future__ import annotations
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
+from contextlib import closing
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
-from healthd.notify.notifier import TICK_S
+from healthd.notify.notifier import NEWS
+from healthd.state.store import Store
 from tests.support.compiled import CLOCK_SIM, compiled
 from tests.support.limits import limit_s
 from tests.support.ports import free_ports
@@ -23,7 +26,7 @@ pytestmark = [pytest.mark.process, pytest.mark.slow]
 
 HOUR_S = 3600
 YEARS_S = 50 * 365 * 86_400
-AT_ONCE_S = 20.0
+AT_ONCE_S, SHORTEST_INTERVAL_S = 20.0, 10.0
 RUNS, AGE, TOLD = "healthd_check_run_seconds_count", "healthd_check_last_run_seconds", "healthd_last_success_seconds"
 
 
@@ -83,6 +86,12 @@ def make(tmp_path: Path, library: Path) -> Iterator[Callable[[int], ClockedNode]
         each.kill()
 
 
+def noted(node: ClockedNode) -> str:
+    """What the notifier has written down."""
+    with closing(Store(node.state_dir / "healthd.db", now=datetime.now(UTC))) as store:
+        return store.fact(NEWS)
+
+
 def interval_checks(node: ClockedNode) -> list[str]:
     """Those that are due by the clock: an active check runs on order, a kernel check with the log."""
     return [name for name in node.metric(TOLD) if not name.startswith("kernel.")]
@@ -104,12 +113,15 @@ def test_when_the_clock_is_set_every_check_looks_anew(
     node = make(began)
     checks = interval_checks(node)
     before = {name: count for name, count in node.metric(RUNS).items() if name in checks}
+    began_s = time.monotonic()
     node.set_clock(ended)
     node.wait(lambda: node.has_looked(before), AT_ONCE_S, f"every check to look after {message}")
-    assert max(node.metric(RUNS)[name] - before[name] for name in checks) <= 3
+    runs = max(node.metric(RUNS)[name] - before[name] for name in checks)
+    assert runs <= 3 + (time.monotonic() - began_s) / SHORTEST_INTERVAL_S
     assert f"daemon: {message}: every check runs again" in node.log_text()
-    assert max(node.metric(AGE)[name] for name in checks) < 2 * AT_ONCE_S
-    assert max(node.metric(TOLD).values()) < 120.0
+    ages = [*(node.metric(AGE)[name] for name in checks), *node.metric(TOLD).values()]
+    assert min(ages) >= 0.0
+    assert max(ages) < HOUR_S / 2
 
 
 def test_an_answer_from_the_future_is_not_repeated(make: Callable[[int], ClockedNode]) -> None:
@@ -120,7 +132,7 @@ def test_an_answer_from_the_future_is_not_repeated(make: Callable[[int], Clocked
     node.set_clock(-HOUR_S)
     answer = node.check(name)
     assert node.metric(RUNS)[name] > before
-    assert answer["checks"][0]["age_s"] < AT_ONCE_S
+    assert 0.0 <= answer["checks"][0]["age_s"] < HOUR_S / 2
 
 
 def test_what_is_told_people_does_not_wait_for_an_hour(make: Callable[[int], ClockedNode], tmp_path: Path) -> None:
@@ -134,8 +146,7 @@ def test_what_is_told_people_does_not_wait_for_an_hour(make: Callable[[int], Clo
     node.configure(f'[orchestrator]\nkind = "local"\n[notify]\ncommand = ["{program}"]\n')
     node.start()
     node.kernel_says("NVRM: Xid (PCI:0000:05:00): 79, pid=1, name=x, GPU has fallen off the bus.")
-    node.wait(lambda: "gpu.xid.79" in node.log_text(), 15.0, "the fault to be seen")
-    time.sleep(TICK_S + 1)  # for the notifier to have seen it as well
+    node.wait(lambda: "gpu.xid.79" in noted(node), 15.0, "the notifier to have seen the fault")
     assert not message.exists(), "it has not lasted yet"
     node.set_clock(-HOUR_S)
     node.wait(lambda: message.exists() and "gpu.xid.79" in message.read_text(), 40.0, "people to be told")
