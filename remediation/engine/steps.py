@@ -251,15 +251,24 @@ class Steps:
             case Step.COLLECT:
                 return self._collect_evidence(remediation, now)
             case Step.RESET | Step.REBOOT | Step.REPLACE:
-                if self._repairs.stands(remediation):
-                    self._slot_gate.keep(remediation, now)
-                return self._repairs.take(remediation, now)
+                return self._resting_request(remediation, now) or self._repairs.take(remediation, now)
             case Step.STAY:
                 return self._stay(remediation, now)
             case Step.VERIFY:
                 return self._verify(remediation, now)
             case Step.RELEASE:
                 return self._release(remediation, now)
+
+    def _resting_request(self, remediation: Remediation, now: datetime) -> StepResult | None:
+        """The end of a request that its platform leaves alone for long, where the node was opted out meanwhile by what
+        only a reading of it shows; else None, and its slot is kept."""
+        if not self._repairs.stands(remediation):
+            return None
+        view = self._orchestrator.view(jobs=True)
+        if (why := self._gates.at_rest(remediation, view)) is not None:
+            return self._repairs.let_rest(self._gates.resting(remediation, why, now, view), now)
+        self._slot_gate.keep(remediation, now)
+        return None
 
     def _drain(self, remediation: Remediation, now: datetime) -> StepResult:
         """Take the node out, unless it is out already: by us (adopt it) or by others (leave it)."""

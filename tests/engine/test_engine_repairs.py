@@ -488,17 +488,23 @@ def test_a_slot_that_was_taken_away_is_taken_again_while_a_request_stands(tmp_pa
     assert world.provisioner.requests == 1
 
 
-def test_an_opt_out_withdraws_a_request_that_stands_and_its_end_asks_again(tmp_path: Path) -> None:
-    """The node's owner wants nothing done here, and EKS node auto-repair would act all the same."""
+@pytest.mark.parametrize("by_file", [True, False])
+def test_an_opt_out_withdraws_a_request_that_stands_and_its_end_asks_again(by_file: bool, tmp_path: Path) -> None:
+    """The node's owner wants nothing done here, and EKS node auto-repair would act all the same. The file on the node
+    says so, or what only the cluster shows."""
     world = repair_story(tmp_path)
     world.never_boots, world.provisioner.recalls, world.provisioner.acts_late = True, True, True
     while not world.provisioner.requests:
         world.step()
-    rules = world.rules
-    world.rules = replace(rules, opted_out="/etc/healthd/hands-off exists")
+    rules = world.rules = replace(world.rules, opt_out_feature="hands-off")
+    if by_file:
+        world.rules = replace(rules, opted_out="/etc/healthd/hands-off exists")
+    else:
+        world.cluster.nodes[NODE].features.add("hands-off")
     world.run(60)
     assert (world.provisioner.requests, world.provisioner.taken_back) == (1, 1)
     world.rules = rules
+    world.cluster.nodes[NODE].features.clear()
     world.run(20)
     assert (world.provisioner.requests, world.provisioner.taken_back) == (2, 1)
 
