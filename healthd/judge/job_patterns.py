@@ -290,11 +290,7 @@ def _hang(odd: Sequence[DeviceReadings], states: Mapping[str, _State], gpus: int
     return JobFinding(node=first.node, label=label, finding=finding)
 
 
-def found(
-    devices: Sequence[DeviceReadings], *, oldest_s: float = inf, threshold: float = THRESHOLD, quiet_s: float = QUIET_S
-) -> tuple[JobFinding, ...]:
+def found(devices: Sequence[DeviceReadings], *, oldest_s: float = inf) -> tuple[JobFinding, ...]:
     """Both patterns, the hang first: a job that hangs has no straggler. ``oldest_s``: the age of the job without its
     warm-up."""
-    if hanging := hangs(devices, oldest_s=oldest_s, quiet_s=quiet_s):
-        return hanging
-    return stragglers(devices, oldest_s=oldest_s, threshold=threshold)
+    return hangs(devices, oldest_s=oldest_s) or stragglers(devices, oldest_s=oldest_s)

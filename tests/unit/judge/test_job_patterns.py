@@ -66,13 +66,14 @@ def with_nic(devices: Sequence[DeviceReadings], node: str, at: int, **series: fl
     ]
 
 
-def named(devices: Sequence[DeviceReadings], **limits: float) -> list[tuple[str, str, str]]:
-    return [(each.finding.code, each.node, each.label) for each in found(devices, **limits)]
+def named(devices: Sequence[DeviceReadings]) -> list[tuple[str, str, str]]:
+    return [(each.finding.code, each.node, each.label) for each in found(devices)]
 
 
 def test_a_healthy_job_has_neither() -> None:
     """Whatever the threshold."""
-    assert found(job({}), threshold=0.5) == ()
+    assert found(job({})) == ()
+    assert stragglers(job({}), threshold=0.5) == ()
 
 
 @pytest.mark.parametrize(
