@@ -181,7 +181,7 @@ def _unknown_advice(key: Key, value: Any, place: ConfigLocation, allowed: Table)
     if guess := close_match(key[-1], alike):
         return f"did you mean {place.within}{dotted((*key[:-1], guess))}?"
     there = {at for at, _ in variables(allowed, ()).values() if at[-1] == key[-1] and at[0] != "checks"}
-    if len(there) == 1 and key[-1] not in _OF_MANY:
+    if len(there) == 1 and key[0] != "checks" and key[-1] not in _OF_MANY:
         return f"did you mean {place.within}{dotted(there.pop())}?"
     if guess := close_match(key[-1], table):
         return f"did you mean {place.within}{dotted((*key[:-1], guess))}?"

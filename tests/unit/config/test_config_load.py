@@ -252,6 +252,7 @@ def test_all_mistakes_are_told_at_once(tmp_path: Path) -> None:
         ("[gpu.ecc]\n", 'the settings of a check stand below checks: write [checks."gpu.ecc"]'),
         ('["gpu.ecc"]\n', 'the settings of a check stand below checks: write [checks."gpu.ecc"]'),
         ('[checks."gpu.ecc"]\nmax_correctible = 1\n', 'did you mean checks."gpu.ecc".max_correctable?'),
+        ('[checks."gpu.ecc"]\nevery_s = 60\n', 'checks."gpu.ecc".every_s: no such key; see `healthd config show` for'),
         ("daemon = 3\n", "daemon = 3: expected a section, not a value; write [daemon] and its keys below"),
         ("[daemon]\nworkers = true\n", "daemon.workers = true: expected a whole number"),
         ("[daemon]\nworkers = 2.5\n", "daemon.workers = 2.5: expected a whole number"),
