@@ -37,7 +37,7 @@ class DaemonSection(Struct, frozen=True, kw_only=True):
     file (4 MB) there."""
 
     http: MaybeAddress = "127.0.0.1:9809"
-    """Address of the read-only HTTP server (metrics, health), such as ``127.0.0.1:9809``, ``[::1]:9809`` or, for every
+    """Address of the read-only HTTP server, such as ``127.0.0.1:9809``, ``[::1]:9809`` or, for every
     address of either family, ``[::]:9809``. Empty: none. Loopback by default; a scraper on another machine needs an
     address it can reach."""
 
@@ -53,8 +53,9 @@ class DaemonSection(Struct, frozen=True, kw_only=True):
     readers: Name = ""
     """The unix group whose members may read through the socket (``check``, ``status``, ``history``, ``plan``), beside
     root and ``group``. Empty: every user of the node may read findings, and commands with their users. Hooks do not
-    need it. HTTP does not identify the user: with a group here, users of the node get over ``http`` only the metrics
-    and the verdict without its evidence, as other machines do; an empty ``http`` gives them nothing."""
+    need it. HTTP does not identify the user: with a group here, users of the node get over ``http`` what other
+    machines get: metrics, the verdict without its evidence, and for the fleet ``/history`` (faults and remediations
+    without notes and commands), ``/inventory`` and ``/readings``. An empty ``http`` gives them nothing."""
 
     stop_s: Seconds = 370.0
     """How long, in seconds, the daemon waits after SIGTERM for the step that it executes: it begins no further step and

@@ -6,6 +6,7 @@ import pkgutil
 import re
 from collections.abc import Iterator, Mapping
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 
@@ -36,6 +37,7 @@ GENERATED = sorted(
         ROOT / "packaging/ssm/healthd-install.yaml",
     }
 )
+FOLDERS = ("bench", "checks", "docs", "healthd", "packaging", "remediation", "tests")
 LINK = re.compile(r"\[[^\]\n]*\]\(([^)\s]+)\)")
 MAX_README_LINES = 200
 MAX_WORDS = 3_000
@@ -242,6 +244,25 @@ def test_codes_in_the_text_exist(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     spoken = set(re.findall(rf"`((?:{kinds})\.[a-z][a-z0-9_.]*[a-z0-9])`", text))
     assert {name for name in spoken - known if not name.endswith((".py", ".md", ".html"))} == set()
+
+
+def test_paths_and_classes_in_the_text_exist() -> None:
+    """A path in backquotes is of this tree, or of the example check, and the module of a class of it or a library."""
+    tree = [path.relative_to(ROOT) for folder in FOLDERS for path in (ROOT / folder).rglob("*")]
+    parts = [name.parts for path in tree for name in (path, path.with_suffix(""))]
+    known = {"/".join(each[at:]) for each in parts for at in range(len(each))}
+    for name in (name.replace(".", "_") for name in example_names()):
+        known |= {f"checks/{name}.py", f"tests/checks/test_{name}.py"}
+    roots = {path.parts[-2] for path in tree}
+    wrong = set()
+    for path in set(PAGES) - {IN_PARTS}:
+        text = re.sub(r"^```.*?^```$", "", path.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+        paths = re.findall(r"`([a-z0-9_.-]+(?:/[a-z0-9_.-]+)+)/?`", text)
+        modules = re.findall(r"`([a-z_]+)\.[A-Z]\w+`", text)
+        named = {name for name in paths if name.partition("/")[0] in roots}
+        named |= {name for name in modules if find_spec(name) is None}
+        wrong |= {f"{path.stem}: {name}" for name in named - known}
+    assert wrong == set()
 
 
 def example_names() -> set[str]:
