@@ -32,7 +32,7 @@ from healthd.remediation.controller.controller import Controller as RequestContr
 from healthd.remediation.controller.node_status import merged
 from healthd.remediation.decide.ledger import repairs_of
 from healthd.remediation.decide.policy import Rules
-from healthd.remediation.decide.remediation import End, Remediation
+from healthd.remediation.decide.remediation import ACTS, End, Phase, Remediation
 from healthd.remediation.decide.rules import LABEL
 from healthd.remediation.engine.dependencies import Dependencies, Heartbeat
 from healthd.remediation.engine.engine import Engine
@@ -880,6 +880,13 @@ class KubeSimulation:
                 raise Violation(self._story(f"{name}: {remediation.id} stays open: {self.why(machine)}"))
         if claims := self.claims():
             raise Violation(self._story(f"claims are left: {claims}"))
+
+    def is_asked_for(self, machine: Machine, *, within_s: float) -> bool:
+        """Whether its platform, which acts late, was asked for an act so long ago at most."""
+        remediation = machine.remediation
+        if remediation is None or remediation.phase is not Phase.INTENDED or remediation.step not in ACTS:
+            return False
+        return (self.wall.now() - remediation.since).total_seconds() < within_s
 
     def why(self, machine: Machine) -> str:
         remediation = machine.remediation
