@@ -89,6 +89,9 @@ _HEADS = {
     NewsKind.ENDED: "CLOSED",
 }
 """The first word of each line of news."""
+_GIVEN_UP = "Fix the node, then `healthd release`; or have healthd try once more: `healthd repair`"
+_STUCK = "`healthd doctor` names what does not answer; healthd goes on by itself once it does"
+_UNKEPT = "Free or repair the disk of the state directory; healthd goes on by itself once it can write there"
 OUT, APPROVE = "drained", "approve"
 """Steps of a repair for operators, beside those that healthd itself takes: the node is out and its jobs may still run;
 an approval is asked for."""
@@ -251,6 +254,7 @@ def unkept(problem: str) -> tuple[Topic, ...]:
         again_s=AGAIN_S,
         critical=True,
         about=TopicAbout(incident="state", severity=Severity.CRITICAL),
+        next_step=_UNKEPT,
     )
     return (page,) if problem else ()
 
@@ -439,7 +443,15 @@ def _page(decision: Decision, remediation: Remediation | None) -> Topic:
         component=str(about.component) if about is not None and is_of_fault else "",
         critical=True,
         about=head,
+        next_step=_step(decision, remediation),
     )
+
+
+def _step(decision: Decision, remediation: Remediation | None) -> str:
+    """The first step of an operator about a page whose fault has none that helps, or ""."""
+    if decision.refusal is Refusal.STUCK:
+        return _STUCK
+    return _GIVEN_UP if remediation is not None and remediation.end is End.FAILED else ""
 
 
 def _kind(decision: Decision, remediation: Remediation | None) -> str:

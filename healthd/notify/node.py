@@ -143,7 +143,7 @@ def for_operators(found: Iterable[Topic], names: DeviceNames) -> Iterator[Topic]
     for each in (fault for fault in found if fault.remedy is not None):
         devices.setdefault(each.code, []).append(names.of(each.component))
     for each in found:
-        step = operators_step(each.code, each.remedy) if each.remedy is not None else ""
+        step = operators_step(each.code, each.remedy) if each.remedy is not None else each.next_step
         yield replace(
             each,
             message=_read(each.message, each, devices, names),

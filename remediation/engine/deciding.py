@@ -171,7 +171,7 @@ class ClusterView:
         try:
             self._change(lambda before: showing(before, code, since, self._versions(), watched=watched))
         except BackendError as error:
-            return f"the others are not shown why: {error}"
+            return f"other nodes cannot count this fault, its handoff record was not written: {error}"
         self._shown = (code, since, holds)
         return ""
 

@@ -115,7 +115,7 @@ class Engine:
             message = problem = f"nothing was done: {error}"
         except BackendError as error:
             answer = "refused" if isinstance(error, BackendRefused) else "gave no answer"
-            message = problem = f"the back end {answer}, so nothing more was done: {error}"
+            message = problem = f"a call {answer}, so nothing more was done; healthd tries again: {error}"
             if self._note(message, Event(at=self._clock(), kind="step", text=message)):
                 self.stats.refuse(Refusal.UNREADABLE)
         finally:

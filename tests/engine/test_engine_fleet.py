@@ -222,7 +222,7 @@ def test_where_the_others_cannot_be_shown_it_the_node_goes_out_all_the_same(tmp_
     inner = world.orchestrator
     inner.write_record = _refused  # type: ignore[method-assign]
     world.at(10, lambda: world.log_line(XID_95)).run(6)
-    assert "the others are not shown why: comment not set: it has one already" in world.message[2]
+    assert "its handoff record was not written: comment not set: it has one already" in world.message[2]
     assert world.hold_text.startswith("healthd: gpu.xid.95")
 
 

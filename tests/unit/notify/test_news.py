@@ -9,6 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from healthd.core.model import Action, Component, Decision, Diagnosis, Refusal, Remedy, Root, Severity, Step, Verdict
+from healthd.judge.devices import device_names
 from healthd.judge.history import Fault
 from healthd.notify.news import (
     AGAIN_S,
@@ -29,6 +30,7 @@ from healthd.notify.news import (
     topics,
     unkept,
 )
+from healthd.notify.node import for_operators
 from healthd.remediation.decide.remediation import End, Remediation
 from healthd.remediation.ports import Hold
 from tests.support.judgement import a_remediation
@@ -466,7 +468,18 @@ def test_a_state_that_cannot_be_written_asks_for_an_operator() -> None:
     (topic,) = unkept("disk full")
     assert (topic.key, topic.lasts_s, topic.again_s) == ("page state", UNKNOWN_LASTS_S, AGAIN_S)
     assert topic.message.endswith("healthd cannot write its state, so it repairs nothing: disk full")
+    assert "it can write there" in topic.next_step
     assert unkept("") == ()
+
+
+def test_a_page_that_no_fault_explains_says_what_to_do() -> None:
+    """A repair that was given up, and a cluster that answers nothing: what an operator does reaches the message."""
+    page = Decision(action=Action.PAGE, reason="no answer", refusal=Refusal.STUCK)
+    given_up = replace(REMEDIATION, end=End.FAILED)
+    failed = told(decision=replace(page, refusal=None), remediation=given_up)
+    steps = [each.next_step for each in for_operators([*told(decision=page), failed[-1]], device_names({}, (), {}))]
+    assert ["`healthd doctor`" in steps[0], "`healthd release`" in steps[1]] == [True, True]
+    assert told(decision=replace(page, refusal=Refusal.BUDGET))[0].next_step == ""
 
 
 def test_a_message_has_a_bounded_number_of_lines_what_is_wrong_first() -> None:
