@@ -19,13 +19,14 @@ from healthd.agent.agent import enabled_checks, kernel_needles
 from healthd.config.schema.config import Config
 from healthd.config.schema.replay import ReplaySection
 from healthd.core.check import Check
+from healthd.core.errors import SourceUnreadable
 from healthd.core.model import Finding, Mode, Outcome
 from healthd.remediation.policy_files import policy_of
 from healthd.replay.event_store import PastStore, is_store, open_store
 from healthd.replay.fleet import PastFleet
 from healthd.replay.node import BOOTED, PastNode, ReplayBatch, outcomes_of
 from healthd.replay.story import Story
-from healthd.sources.pastlines import LogLine
+from healthd.sources.pastlines import EMPTY, LogLine
 from healthd.sources.pastlogs import PastLog, open_log
 
 
@@ -110,7 +111,10 @@ def findings_in(path: Path, config: Config) -> Iterator[Finding]:
 def _sorted_out(paths: Iterable[Path]) -> tuple[list[PastLog], list[PastStore]]:
     paths = tuple(paths)
     stores = [open_store(path) for path in paths if is_store(path)]
-    return [open_log(path) for path in paths if not is_store(path)], stores
+    logs = [open_log(path) for path in paths if not is_store(path)]
+    if not stores and all(log.format is EMPTY for log in logs):
+        raise SourceUnreadable(f"{', '.join(map(str, paths))}: empty; expected a kernel log with at least one line")
+    return logs, stores
 
 
 class _Found(NamedTuple):

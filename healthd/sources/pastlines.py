@@ -15,6 +15,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from healthd.core.encodable import encodable
 from healthd.sources.kmsg_records import RECORD, unescaped
@@ -393,3 +394,4 @@ PLAIN = Format(
     parse=_plain,
     note="its lines have no times: all are taken to be as old as the file, so nothing is judged over time",
 )
+EMPTY = replace(PLAIN, name="empty", note="it has no line: nothing is known of its node")

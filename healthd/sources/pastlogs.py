@@ -20,7 +20,7 @@ from msgspec import Struct
 
 from healthd.core.errors import SourceMissing, SourceUnreadable
 from healthd.sources.kmsg_records import RecordFilter
-from healthd.sources.pastlines import FORMATS, PLAIN, Dating, Format, LogLine
+from healthd.sources.pastlines import EMPTY, FORMATS, PLAIN, Dating, Format, LogLine
 
 _BLOCK_BYTES = 1 << 17  # of each file: a fleet's thousands are read side by side
 _SAMPLE_BYTES = 1 << 18
@@ -124,13 +124,15 @@ def open_log(path: Path) -> PastLog:
 
 def _form_of(path: Path, sample: bytes) -> Format:
     """The form that most lines of the sample have; where none has any, text without times, if it is text at all. An
-    empty file is a log that was just rotated."""
+    empty file is a log that was just rotated, or the answer of a journalctl that found none."""
+    if sample in (b"", b"-- No entries --\n"):
+        return EMPTY
     head = b"\n" + b"\n".join(sample.split(b"\n")[:_SAMPLE_LINES])
     best = max(FORMATS, key=lambda form: form.weight * len(form.heads.findall(head)))
     if best.heads.search(head):
         return best
     lines = [line for line in sample.split(b"\n")[:_SAMPLE_LINES] if line.strip()]
-    if not sample or (lines and b"\0" not in sample and not any(_DATED.search(line[:64]) for line in lines)):
+    if lines and b"\0" not in sample and not any(_DATED.search(line[:64]) for line in lines):
         return PLAIN
     known = ", ".join(form.name for form in FORMATS)
     raise SourceUnreadable(f"{path}: not a log of a known form; expected one of {known}, as it is or gzipped")

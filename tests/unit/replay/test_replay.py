@@ -31,7 +31,7 @@ from healthd.config.schema.config import (
 )
 from healthd.config.schema.replay import ReplaySection
 from healthd.core.check import discover
-from healthd.core.errors import SourceMissing, UsageError
+from healthd.core.errors import SourceMissing, SourceUnreadable, UsageError
 from healthd.core.model import Action, Mode, Remedy, gpu_component
 from healthd.judge.devices import DeviceNames
 from healthd.remediation.decide.rules import STANDING
@@ -380,6 +380,20 @@ def test_the_verb_tells_the_story(tmp_path: Path, empty: str) -> None:
     assert "policy nvidia, mode repair: 2.34 node-hours out" in answer.out
     assert "longest silence while a node was out or critical: 1.01 h (n1)" in answer.out
     assert "a job runs on for 2 h after the drain" in answer.out
+
+
+@pytest.mark.parametrize("verb", [("replay",), ("policy", "test")])
+def test_empty_logs_alone_are_refused(tmp_path: Path, empty: str, verb: tuple[str, ...]) -> None:
+    """A copy that failed does not look like a log without faults; among others it is named as empty."""
+    log = tmp_path / "n1.log"
+    log.write_text("")
+    verbs = {"replay": replay_verb, "policy": policy_verb}
+    with pytest.raises(SourceUnreadable, match=r"n1\.log: empty; expected a kernel log"):
+        verbs[verb[0]].answer(options(*verb, str(log), "--config", empty))
+    other = syslog(tmp_path, (0, "n2", FELL_OFF))
+    out = replay_verb.answer(options("replay", str(log), str(other), "--config", empty)).out
+    assert f"{log}: empty, 0 lines" in out
+    assert "n2: 1 found" in out
 
 
 @pytest.mark.process

@@ -239,11 +239,14 @@ def test_lines_without_times_are_told_so(tmp_path: Path) -> None:
     assert "no times" in log.notes[0]
 
 
-@pytest.mark.parametrize("text", [b"", gzip.compress(b"", mtime=0)], ids=["plain", "gzipped"])
+@pytest.mark.parametrize(
+    "text", [b"", gzip.compress(b"", mtime=0), b"-- No entries --\n"], ids=["plain", "gzipped", "of journalctl"]
+)
 def test_a_log_that_was_just_rotated_is_empty(tmp_path: Path, text: bytes) -> None:
-    """One of many, by a glob: it has no line, and keeps none of the others from being read."""
+    """One of many, by a glob: it has no line, says so, and keeps none of the others from being read."""
     log = kept(tmp_path, text)
-    assert (list(read(log)), log.lines, log.unread) == ([], 0, 0)
+    assert (list(read(log)), log.kernel_lines, log.unread) == ([], 0, 0)
+    assert (log.format.name, log.notes) == ("empty", ("it has no line: nothing is known of its node",))
 
 
 @pytest.mark.parametrize("text", ["2026/11/21 05:18:14 something else\n", b"\x00\x01\x02 binary", "\n\n"])
