@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from getopt import GetoptError, getopt
 from itertools import product
 
 from msgspec import Struct, field
@@ -74,7 +75,8 @@ class _NhcSetting(Struct, kw_only=True):
 
 
 def from_nhc(text: str, *, name: str) -> list[str]:
-    """The lines of TOML. Raises ConfigError with every line that is none of nhc.conf, by its number."""
+    """The lines of TOML. Raises ConfigError with every line that is none of nhc.conf, by its number, and for a file
+    without a check."""
     parts: dict[str, _NhcSetting] = {"*": _NhcSetting()}
     problems = list[str]()
     for number, line in enumerate(text.splitlines(), 1):
@@ -94,6 +96,8 @@ def from_nhc(text: str, *, name: str) -> list[str]:
             problems.append(f"{where}: {command!r}: {error}")
             continue
         part.comments += [f"# {where}: {printable(stripped)[:_SHOWN]}: {each}" for each in ([said] if said else [])]
+    if not problems and not any(part.keys() or part.comments for part in parts.values()):
+        problems.append(f"{name}: no line says HOSTS || CHECK; is this an nhc.conf?")
     if problems:
         raise ConfigError(tuple(problems))
     return list(_written(parts, name))
@@ -171,8 +175,10 @@ def _interface(part: _NhcSetting, words: Sequence[str]) -> str:
 
 
 def _mount(part: _NhcSetting, words: Sequence[str], *, writable: bool | None = None) -> str:
-    options, points = _options(words, with_value="tsoOeEf")
-    points = [_mount_point(point) for point in (*options.get("f", ()), *points)]
+    if words and words[0].startswith("/"):  # the old form: MOUNT_POINT [SOURCE [TYPE [OPTIONS]]]
+        words = [part for pair in zip(("-f", "-s", "-t", "-o"), words, strict=False) for part in pair if pair[1]]
+    options, points = _options("0rE:F:O:e:f:o:s:t:", words)
+    points = [_mount_point(point) for point in (*options.get("f", ()), *options.get("F", ()), *points)]
     if not points or not all(len(point.split()) == 1 for point in points):
         raise ValueError(f"expected a mount point without blanks; got {points or 'none'}")
     fstype, source = _plain(options, "t"), _plain(options, "s")
@@ -195,7 +201,7 @@ def _mount(part: _NhcSetting, words: Sequence[str], *, writable: bool | None = N
             if {"t", "s"} & set(options) - _set(fstype, source)
             else []
         ),
-        *(["healthd remounts nothing (-O, -e, -E)"] if {"O", "e", "E"} & set(options) else []),
+        *(["healthd remounts nothing (-r, -O, -e, -E)"] if {"r", "O", "e", "E"} & set(options) else []),
         *(["that a network file system takes writes is not checked"] if is_remote and writable else []),
     ]
     return "; ".join(unset)
@@ -230,24 +236,25 @@ def _space(part: _NhcSetting, words: Sequence[str], *, used: bool) -> str:
 
 
 def _service(part: _NhcSetting, words: Sequence[str]) -> str:
-    options, services = _options(words, with_value="udemE")
+    options, services = _options("0E:SVcd:e:fkm:rsu:v", words)
     (service,) = _exactly(services, 1, "one service")
+    if {"s", "k", "E"} & set(options):
+        return "a service that must not run (-s, -k, -E) has no setting; host.expect has forbidden_processes"
     part.add("host.services", "required", service if "." in service else f"{service}.service")
-    acts = {"r", "s", "S", "c", "k", "e", "E"} & set(options)
+    acts = {"r", "S", "c", "e"} & set(options)
     return "healthd starts and stops no service; systemd can (Restart=)" if acts else ""
 
 
 def _process(part: _NhcSetting, words: Sequence[str], *, key: str) -> str:
-    _, names = _options(words, with_value="ume")
-    if not names:
+    if not words or words[0].startswith("-"):
         raise ValueError("expected the name of a process")
-    name = names[0].rpartition("/")[2]
+    name = words[0].rpartition("/")[2]
     part.add("host.expect", key, name[:_COMM])
     return f"the kernel keeps {_COMM} characters of a name" if len(name) > _COMM else ""
 
 
 def _socket(part: _NhcSetting, words: Sequence[str]) -> str:
-    options, _ = _options(words, with_value="npslrtude")
+    options, _ = _options("!0ad:l:n:p:r:s:t:u:e:E:", words)
     local = next(iter(options.get("l", ())), "")
     port = local.rpartition(":")[2]
     if "!" in options or not port.isdigit() or next(iter(options.get("p", ("tcp",)))) != "tcp":
@@ -278,9 +285,10 @@ _COMMENTS: Mapping[str, str] = {
     "check_hw_mcelog": f"{_ITSELF}: kernel.host reads machine checks",
     "check_hw_ib": f"{_NONE}: InfiniBand is not read, EFA is (efa.devices)",
     "check_hw_gm": f"{_NONE}: Myrinet is not read",
-    "check_hw_mem": f"{_NONE}: host.memory warns of pressure, not of an amount of free or virtual memory",
-    "check_hw_physmem_free": f"{_NONE}: host.memory warns of pressure, not of an amount",
-    "check_hw_swap_free": f"{_NONE}: host.memory warns of pressure, not of an amount",
+    **dict.fromkeys(
+        ("check_hw_mem", "check_hw_physmem_free", "check_hw_swap_free"),
+        f"{_NONE}: host.memory warns of pressure, not of an amount",
+    ),
     "check_fs_": f"{_NONE}: host.filesystems judges the share that is free",
     "check_ps_": f"{_NONE}: what users' processes consume is the job's",
     "check_moab": f"{_NONE}: Moab is no orchestrator of healthd",
@@ -291,20 +299,15 @@ _COMMENTS: Mapping[str, str] = {
 # words
 
 
-def _options(words: Sequence[str], *, with_value: str) -> tuple[dict[str, list[str]], list[str]]:
-    """The options by letter with their values, as getopts reads them, and the other words."""
-    options, others, waiting = dict[str, list[str]](), list[str](), list(words)
-    while waiting:
-        word = waiting.pop(0)
-        if not re.match(r"-\S", word):
-            others.append(word)
-            continue
-        letter, value = word[1], word[2:]
-        if letter in with_value and not value:
-            if not waiting:
-                raise ValueError(f"option -{letter} needs a value")
-            value = waiting.pop(0)
-        options.setdefault(letter, []).append(value)
+def _options(letters: str, words: Sequence[str]) -> tuple[dict[str, list[str]], list[str]]:
+    """The options by letter with their values, and the other words. ``letters``: as NHC gives them to getopts."""
+    try:
+        pairs, others = getopt(list(words), letters)
+    except GetoptError as error:
+        raise ValueError(str(error)) from error
+    options = dict[str, list[str]]()
+    for option, value in pairs:
+        options.setdefault(option[1:], []).append(value)
     return options, others
 
 

@@ -199,6 +199,18 @@ def test_hosts_that_may_overlap_are_told(one: str, other: str, words: str) -> No
         ("check_hw_cpuinfo 1 24 24", "host.cpu", {"sockets": 1, "count": 24}),
         ("check_fs_mount -0 -t /nfs.*/ -f /home", "host.expect", {"mounts": ["/home"]}),
         ("check_fs_mount -s srv:/a /a /b/", "host.expect", {"mounts": ["/a", "/b"]}),
+        ("check_fs_mount -rf /", "host.expect", {"mounts": ["/"]}),
+        (
+            "check_fs_mount -0rt nfs4 -s srv:/a -F /a -f/b",
+            "host.expect",
+            {"mounts": ["/b nfs4 srv:/a", "/a nfs4 srv:/a"]},
+        ),
+        ("check_fs_mount / /dev/root ext4 rw", "host.expect", {"mounts": ["/ ext4 /dev/root"]}),
+        ("check_fs_mount / /dev/root", "host.expect", {"mounts": ["/"]}),
+        ("check_fs_mount / '' ext4", "host.expect", {"mounts": ["/ ext4"]}),
+        ("check_ps_service -Sr munge", "host.services", {"required": ["munge.service"]}),
+        ("check_ps_service -vfu root -- munge", "host.services", {"required": ["munge.service"]}),
+        ("check_net_socket -0a -l*:22", "host.reach", {"ports": ["127.0.0.1:22"]}),
         ("check_fs_used /var 85.5%", "host.filesystems", {"min_free_ratio": 0.145, "must_have_room": ["/var"]}),
         ("check_fs_free /var/ 10GB", "host.filesystems", {"must_have_room": ["/var"]}),
         ("check_ps_service -u root chronyd.service", "host.services", {"required": ["chronyd.service"]}),
@@ -223,6 +235,9 @@ def test_a_line_becomes_its_setting(command: str, check: str, settings: Mapping[
         ("check_fs_mount -O remount -o rw -f /a", "options (-o) are not compared; healthd remounts nothing"),
         ("check_fs_mount_rw -t ceph -f /data", "that a network file system takes writes is not checked"),
         ("check_fs_mount -t /nfs.*/ -f /home", "a pattern of a type or source is not compared"),
+        ("check_fs_mount -rf /", "healthd remounts nothing"),
+        ("check_ps_service -fk rogue", "a service that must not run"),
+        ("check_net_socket -0! -l *:23", "only a TCP port that must listen"),
         ("/usr/local/sbin/my_check --all", "a plug-in can run it"),
     ],
 )
@@ -259,19 +274,22 @@ def test_all_mistakes_are_told_with_their_lines() -> None:
 * || check_ps_service
 * || check_ps_daemon
 * || check_ps_service -u
+* || check_ps_service -Sx munge
+* || check_ps_daemon -u root
 * || check_cmd_status 'open
 || check_hw_mcelog"""
     with pytest.raises(ConfigError) as caught:
         from_nhc(text, name="nhc.conf")
     problems = caught.value.problems
-    assert [problem.split(":")[1] for problem in problems] == [str(number) for number in range(1, 13)]
+    assert [problem.split(":")[1] for problem in problems] == [str(number) for number in range(1, 15)]
     status = "\n".join(problems)
     for words in ("expected HOSTS || CHECK", "whole number", "begins with /", "a share such as 10%", "256GB"):
         assert words in status
     for words in (
         "expected one service; got nothing",
         "the name of a process",
-        "-u needs a value",
+        "option -u requires argument",
+        "option -x not recognized",
         "quotes do not match",
     ):
         assert words in status
@@ -280,3 +298,10 @@ def test_all_mistakes_are_told_with_their_lines() -> None:
 def test_a_control_character_stays_in_its_comment() -> None:
     """No line of the file can end the comment that quotes it."""
     assert made("* || check_hw_mcelog \x1b[2J\x00") == {}
+
+
+@pytest.mark.parametrize("text", ["", "\n\n", "# all of it\n#* || check_hw_mcelog\n"])
+def test_a_file_without_a_check_is_a_mistake(text: str) -> None:
+    """A copy that failed does not become a configuration that requires nothing."""
+    with pytest.raises(ConfigError, match=r"nhc\.conf: no line says HOSTS"):
+        from_nhc(text, name="nhc.conf")
