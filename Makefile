@@ -13,7 +13,7 @@
 #                fresh clone, built twice; the Ansible role, linted and run on such a Debian
 #   make test-check CHECK=host.numa   one check: its own test, what every check keeps to, its rows of the fault matrix
 #   make simulate   fleets with production's daemons on one simulated cluster and clock, a life for each seed
-#   make fuzz    ten million changed inputs for every parser of text from outside: minutes on two free cores
+#   make fuzz    ten million changed inputs for the parsers of text from outside: minutes on two free cores
 #   make check   what CI runs: lint, types, import contracts, all tests with branch coverage of the pure modules
 #   make bench   measurements; make docs: the generated reference pages and dashboards; make chart: what follows from
 #                the Helm chart; make site: all pages, in build/site; make wheel, deb,
@@ -22,7 +22,7 @@
 #   make release   all that a site downloads, built of the commit into dist/healthd-VERSION; twice the same to the byte
 #
 # Variables: PYTHON (which python3; of make deb and rpm: a venv of it instead), ARCH (amd64, arm64), JOBS, VERSION (of Slurm or Kubernetes), TESTS (paths for make test), WORKERS (processes that share
-# it), HEALTHD_TEST_SEED (of its sample), PYTEST_ARGS, DEMO_ARGS, BENCH_ARGS, FUZZ_ARGS, LOCK_ARGS; of make simulate SEED (the first), SEEDS (how many), HOURS, NODES, SIMULATE_ARGS.
+# it), HEALTHD_TEST_SEED (of its sample), PYTEST_ARGS, DEMO_ARGS, FUZZ_ARGS, LOCK_ARGS; of make simulate SEED (the first), SEEDS (how many), HOURS, NODES, SIMULATE_ARGS.
 
 TESTS = tests
 WORKERS = 8
@@ -111,7 +111,7 @@ bench: .venv/dev.stamp
 	@sh tests/system-packages.sh
 	@missed= skipped=; for file in bench/bench_*.py; do \
 		name=$$(basename "$$file" .py); echo "== $$name"; code=0; \
-		$(VENV)/python -m "bench.$$name" $(BENCH_ARGS) || code=$$?; \
+		$(VENV)/python -m "bench.$$name" || code=$$?; \
 		case $$code in 0) ;; 77) skipped="$$skipped $$name" ;; *) missed="$$missed $$name" ;; esac; \
 	done; \
 	echo "== skipped:$${skipped:- none}; aim missed, or broken:$${missed:- none}"; \

@@ -354,25 +354,27 @@ GPU.
 | daemon and workers, memory | {pss} MB (PSS), of which the daemon {daemon} MB |
 | daemon and workers, CPU, idle at default intervals | {cpu} % of one core |
 | `healthd check` with a daemon | {check} ms, {peak} MB; `python -c pass` takes {bare} ms |
-| limits of systemd or of the chart | the chart sets 256 MiB for an agent, and 512 MiB for the controller |
+| limit of memory, systemd | 16 GiB for a node, active tests included; 2 GiB for the controller |
+| limit of memory, the chart | 256 MiB for an agent, 512 MiB for the controller |
 | disk | the state directory `/var/lib/healthd`; the audit trail keeps its newest 100,000 lines |
 
 ## Ports
 
 | port | where | what |
 | --- | --- | --- |
-| `/run/healthd/healthd.sock` | each node | command line and hooks; a unix socket |
-| 9809 on 127.0.0.1 | each node | metrics, health, verdict, page; read only; `[daemon] http` |
+| `/run/healthd/healthd.sock`, `healthd.sock.op` | each node | command line and hooks; unix sockets |
+| 9809 on 127.0.0.1 | each node | metrics, health, verdict, page, and what the fleet reads; read only; `[daemon] http` |
 | 9810 on 127.0.0.1 | the controller | metrics, the fleet's page; read only; `[controller] http` |
 
 Outgoing: slurmctld by `scontrol`, or the Kubernetes API server; AWS only with a `[provisioner]` that acts from the
-node; IMDS; the receivers of `[notify]`.
+node, `[evidence] upload_to` or `[notify] eventbridge_bus`; IMDS; the receivers of `[notify]`; the names and ports of
+`host.reach`.
 
 ## Rights
 
 The daemon runs as root: /dev/kmsg, `scontrol update` and a GPU reset need that. On AWS a node needs the permissions in
-[calls to AWS](aws-calls.md), and none with `act_from = "controller"`. On Kubernetes the chart's roles and policies bind
-an agent to its own Node: [decision](../decisions/kubernetes-agent-and-api.md).
+[calls to AWS](aws-calls.md), and none for repairs with `act_from = "controller"`. On Kubernetes the chart's roles and
+policies bind an agent to its own Node: [security](../../SECURITY.md).
 
 ## What a package is
 
