@@ -12,7 +12,7 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec.structs import astuple, fields
@@ -65,8 +65,10 @@ _PUT_ENTRY = (
     f" ON CONFLICT (key) DO UPDATE SET {_CHANGES},"
     " evidence = CASE excluded.evidence WHEN '' THEN evidence ELSE excluded.evidence END"
 )
-_JOB_COLUMNS = tuple(each.name for each in fields(LedgerJob))
-_PUT_JOB = f"INSERT OR REPLACE INTO job ({', '.join(_JOB_COLUMNS)}) VALUES (?{', ?' * (len(_JOB_COLUMNS) - 1)})"  # noqa: S608
+_PUT_JOB = (
+    "INSERT OR REPLACE INTO job (job, run, at, user, nodes, state, ending, verdict, sentence, code, notice)"
+    " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+)
 _PUT_SPAN = (
     "INSERT INTO span (node, start, state, cause, until, instance_type, rack) VALUES (?, ?, ?, ?, ?, ?, ?)"
     " ON CONFLICT (node, start) DO UPDATE SET state = excluded.state, cause = excluded.cause, until = excluded.until"
@@ -77,6 +79,7 @@ _PUT_GPU = (
     " serial = CASE excluded.serial WHEN '' THEN serial ELSE excluded.serial END"
 )
 _READS_MACHINE = msgspec.json.Decoder(MachineIdentity)
+R = TypeVar("R", LedgerEntry, LedgerJob, NodeSpan, WatchInterval, GpuSighting)
 
 
 class Ledger:
@@ -113,9 +116,9 @@ class Ledger:
         """The open rows, by node."""
         with self._transaction(writes=False) as db:
             machines = _machines(db)
-            spans = {each.node: each for each in _spans(db, "WHERE until IS NULL")}
+            spans = {each.node: each for each in _rows(db, NodeSpan, "span", "WHERE until IS NULL")}
             faults: dict[str, list[LedgerEntry]] = {}
-            for entry in _entries(db, "WHERE until IS NULL AND kind = ?", EntryKind.FAULT.value):
+            for entry in _rows(db, LedgerEntry, "entry", "WHERE until IS NULL AND kind = ?", EntryKind.FAULT.value):
                 faults.setdefault(entry.node, []).append(entry)
         return {
             node: NodeMemory(
@@ -131,9 +134,9 @@ class Ledger:
         without a reading, from now on. ``gone``: nodes that are no longer listed."""
         with self._transaction() as db:
             for node, each in changes.items():
-                db.executemany(_PUT_SPAN, [_span_row(span) for span in each.spans])
-                db.executemany(_PUT_ENTRY, [_entry_row(entry) for entry in each.entries])
-                db.executemany(_PUT_GPU, [_gpu_row(gpu) for gpu in each.gpus])
+                db.executemany(_PUT_SPAN, map(_row, each.spans))
+                db.executemany(_PUT_ENTRY, map(_entry_row, each.entries))
+                db.executemany(_PUT_GPU, map(_row, each.gpus))
                 body = msgspec.json.encode(each.after.machine).decode()
                 db.execute(
                     "INSERT INTO machine (node, body) VALUES (?, ?)"
@@ -152,17 +155,11 @@ class Ledger:
         """Everything; or what a report from ``since`` on is made from, which no more years of a fleet make more."""
         at = float("-inf") if since is None else since.timestamp()
         with self._transaction(writes=False) as db:
-            columns = "gpu, serial, node, instance, first, last"
-            gpus = db.execute(f"SELECT {columns} FROM gpu WHERE last >= ? ORDER BY first, gpu", (at,))  # noqa: S608
-            watched = db.execute("SELECT start, until FROM watched WHERE until >= ? ORDER BY start", (at,))
             return LedgerContents(
-                entries=tuple(_entries(db, "WHERE at >= ? ORDER BY at, key", at)),
-                spans=tuple(_spans(db, "WHERE until IS NULL OR until >= ? ORDER BY start, node", at)),
-                watched=tuple(WatchInterval(start=_at(start), until=_at(until)) for start, until in watched),
-                gpus=tuple(
-                    GpuSighting(gpu=gpu, serial=serial, node=node, instance=instance, first=_at(first), last=_at(last))
-                    for gpu, serial, node, instance, first, last in gpus
-                ),
+                entries=tuple(_rows(db, LedgerEntry, "entry", "WHERE at >= ? ORDER BY at, key", at)),
+                spans=tuple(_rows(db, NodeSpan, "span", "WHERE until IS NULL OR until >= ? ORDER BY start, node", at)),
+                watched=tuple(_rows(db, WatchInterval, "watched", "WHERE until >= ? ORDER BY start", at)),
+                gpus=tuple(_rows(db, GpuSighting, "gpu", "WHERE last >= ? ORDER BY first, gpu", at)),
                 machines=_machines(db),
             )
 
@@ -170,32 +167,33 @@ class Ledger:
         """The entries that began or ended since then."""
         at = since.timestamp()
         with self._transaction(writes=False) as db:
-            return tuple(_entries(db, "WHERE at >= ? OR until >= ? ORDER BY +at, key", at, at))  # +: by both indexes
+            rest = "WHERE at >= ? OR until >= ? ORDER BY +at, key"  # +: by both indexes
+            return tuple(_rows(db, LedgerEntry, "entry", rest, at, at))
 
     def entries_of(self, node: str) -> tuple[LedgerEntry, ...]:
         """The entries of one node, the first first."""
         with self._transaction(writes=False) as db:
-            return tuple(_entries(db, "WHERE node = ? ORDER BY at, key", node))
+            return tuple(_rows(db, LedgerEntry, "entry", "WHERE node = ? ORDER BY at, key", node))
 
     def put_entries(self, entries: Iterable[LedgerEntry]) -> None:
         """Insert or replace these entries."""
         with self._transaction() as db:
-            db.executemany(_PUT_ENTRY, [_entry_row(entry) for entry in entries])
+            db.executemany(_PUT_ENTRY, map(_entry_row, entries))
 
     def put_jobs(self, jobs: Iterable[LedgerJob]) -> None:
         """Insert or replace these ends of jobs."""
         with self._transaction() as db:
-            db.executemany(_PUT_JOB, [tuple(_plain(each) for each in astuple(job)) for job in jobs])
+            db.executemany(_PUT_JOB, map(_row, jobs))
 
     def job_ends(self, job: str) -> tuple[LedgerJob, ...]:
         """The ends of one job, the first first."""
         with self._transaction(writes=False) as db:
-            return tuple(_jobs(db, "WHERE job = ? ORDER BY at", job))
+            return tuple(_rows(db, LedgerJob, "job", "WHERE job = ? ORDER BY at", job))
 
     def job_ends_since(self, since: datetime) -> tuple[LedgerJob, ...]:
         """The ends of all jobs from then on, the first first."""
         with self._transaction(writes=False) as db:
-            return tuple(_jobs(db, "WHERE at >= ? ORDER BY at, job", since.timestamp()))
+            return tuple(_rows(db, LedgerJob, "job", "WHERE at >= ? ORDER BY at, job", since.timestamp()))
 
     def forget(self, before: datetime) -> None:
         """Delete what was over before that time. Open faults and spans stay."""
@@ -286,45 +284,20 @@ def _machines(db: sqlite3.Connection) -> dict[str, MachineIdentity]:
     return {node: _READS_MACHINE.decode(body) for node, body in db.execute("SELECT node, body FROM machine")}
 
 
-def _entries(db: sqlite3.Connection, rest: str, *values: Any) -> Iterator[LedgerEntry]:
-    for row in db.execute(f"SELECT {', '.join(_COLUMNS)} FROM entry {rest}", values):  # noqa: S608 - our own names
-        known = dict(zip(_COLUMNS, row, strict=True))
-        known |= {"kind": EntryKind(known["kind"]), "critical": bool(known["critical"])}
-        yield LedgerEntry(**{**known, "at": _at(known["at"]), "until": _time(known["until"])})
-
-
-def _jobs(db: sqlite3.Connection, rest: str, *values: Any) -> Iterator[LedgerJob]:
-    for row in db.execute(f"SELECT {', '.join(_JOB_COLUMNS)} FROM job {rest}", values):  # noqa: S608 - our own names
-        known = dict(zip(_JOB_COLUMNS, row, strict=True))
-        yield LedgerJob(**{**known, "at": _at(known["at"])})
-
-
-def _spans(db: sqlite3.Connection, rest: str, *values: Any) -> Iterator[NodeSpan]:
-    columns = "node, start, state, cause, until, instance_type, rack"
-    rows = db.execute(f"SELECT {columns} FROM span {rest}", values)  # noqa: S608 - our own names
-    for node, start, state, cause, until, kind, rack in rows:
-        yield NodeSpan(
-            node=node,
-            start=_at(start),
-            state=SpanState(state),
-            cause=cause,
-            until=_time(until),
-            instance_type=kind,
-            rack=rack,
-        )
+def _rows(db: sqlite3.Connection, kind: type[R], table: str, rest: str, *values: Any) -> Iterator[R]:
+    """The rows of a table, which has the fields of ``kind`` as its columns."""
+    columns = tuple(each.name for each in fields(kind))
+    for row in db.execute(f"SELECT {', '.join(columns)} FROM {table} {rest}", values):  # noqa: S608 - our own names
+        yield msgspec.convert(dict(zip(columns, row, strict=True)), kind, strict=False)  # times are numbers there
 
 
 def _entry_row(entry: LedgerEntry) -> tuple[Any, ...]:
-    return (entry.key, *(_plain(each) for each in astuple(entry)))
+    return (entry.key, *_row(entry))
 
 
-def _span_row(span: NodeSpan) -> tuple[Any, ...]:
-    row = (span.node, span.start, span.state, span.cause, span.until, span.instance_type, span.rack)
-    return tuple(_plain(each) for each in row)
-
-
-def _gpu_row(gpu: GpuSighting) -> tuple[Any, ...]:
-    return tuple(_plain(each) for each in astuple(gpu))
+def _row(each: LedgerEntry | LedgerJob | NodeSpan | GpuSighting) -> tuple[Any, ...]:
+    """The fields in their order, which is that of the columns."""
+    return tuple(_plain(value) for value in astuple(each))
 
 
 def _plain(value: Any) -> Any:
@@ -339,7 +312,3 @@ def _plain(value: Any) -> Any:
 
 def _at(seconds: float) -> datetime:
     return datetime.fromtimestamp(seconds, UTC)
-
-
-def _time(seconds: float | None) -> datetime | None:
-    return None if seconds is None else _at(seconds)

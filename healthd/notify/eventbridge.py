@@ -14,7 +14,7 @@ import msgspec
 
 from healthd.core.encodable import json_text
 from healthd.core.errors import BackendError
-from healthd.core.model import Step
+from healthd.core.model import REPAIRS
 from healthd.notify.delivery import CHILD_TIMEOUT_S, TIMEOUT_S, Deliver, NotDeliveredError, RefusedError
 from healthd.notify.message import Message, Notification
 from healthd.notify.news import NODE_KEY, NewsKind
@@ -32,7 +32,6 @@ DRAINED, REPAIR, RELEASED, HANDED_OVER, DRILL = (
 """The detail types. HANDED_OVER: healthd's part is over, and healthd did not put the node back itself."""
 MOST_BYTES = 240 * 1024
 """The most bytes of a detail: 256 KB less what EventBridge itself writes into an event, which is under 1 KB."""
-_ACTS = frozenset({Step.RESET, Step.REBOOT, Step.REPLACE})
 _SHORTER = ((8_192, 200), (1_024, 100), (128, 20))
 """How a document is shortened, as far as it must be: characters of a text, and elements of a list."""
 
@@ -57,7 +56,7 @@ def events_of(about: Notification) -> tuple[str, ...]:
     news = next((each for each in about.news if each.key == NODE_KEY), None)
     if news is None:
         return ()
-    begun = (REPAIR,) if about.step in _ACTS else ()
+    begun = (REPAIR,) if about.step in REPAIRS else ()
     match news.state:
         case NewsKind.STILL:
             return ()
