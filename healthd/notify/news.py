@@ -90,7 +90,17 @@ _HEADS = {
 }
 """The first word of each line of news."""
 _GIVEN_UP = "Fix the node, then `healthd release`; or have healthd try once more: `healthd repair`"
-_STUCK = "`healthd doctor` names what does not answer; healthd goes on by itself once it does"
+_SHARED = (
+    "Find what these nodes share: `healthd fleet incidents` on a head node."
+    " `healthd repair --step reboot --reason TEXT` repairs one node all the same"
+)
+_STEPS: Mapping[Refusal | None, str] = {
+    Refusal.STUCK: "`healthd doctor` names what does not answer; healthd goes on by itself once it does",
+    Refusal.BUDGET: "`healthd fleet --why` on a head node lists what is out; put nodes back, or raise `[budget] max_out`",
+    Refusal.CORRELATED: _SHARED,
+    Refusal.HELD_BACK: _SHARED,
+}
+"""By the refusal of a page: the operator's next step, where the fault alone has none that helps."""
 _UNKEPT = "Free or repair the disk of the state directory; healthd goes on by itself once it can write there"
 OUT, APPROVE = "drained", "approve"
 """Steps of a repair for operators, beside those that healthd itself takes: the node is out and its jobs may still run;
@@ -449,9 +459,8 @@ def _page(decision: Decision, remediation: Remediation | None) -> Topic:
 
 def _step(decision: Decision, remediation: Remediation | None) -> str:
     """The first step of an operator about a page whose fault has none that helps, or ""."""
-    if decision.refusal is Refusal.STUCK:
-        return _STUCK
-    return _GIVEN_UP if remediation is not None and remediation.end is End.FAILED else ""
+    is_given_up = remediation is not None and remediation.end is End.FAILED
+    return _STEPS.get(decision.refusal) or (_GIVEN_UP if is_given_up else "")
 
 
 def _kind(decision: Decision, remediation: Remediation | None) -> str:

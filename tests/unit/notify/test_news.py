@@ -473,13 +473,16 @@ def test_a_state_that_cannot_be_written_asks_for_an_operator() -> None:
 
 
 def test_a_page_that_no_fault_explains_says_what_to_do() -> None:
-    """A repair that was given up, and a cluster that answers nothing: what an operator does reaches the message."""
+    """A repair that was given up, a silent cluster, a full budget, a cause on many nodes: the message has an operator's
+    next step."""
     page = Decision(action=Action.PAGE, reason="no answer", refusal=Refusal.STUCK)
     given_up = replace(REMEDIATION, end=End.FAILED)
     failed = told(decision=replace(page, refusal=None), remediation=given_up)
     steps = [each.next_step for each in for_operators([*told(decision=page), failed[-1]], device_names({}, (), {}))]
     assert ["`healthd doctor`" in steps[0], "`healthd release`" in steps[1]] == [True, True]
-    assert told(decision=replace(page, refusal=Refusal.BUDGET))[0].next_step == ""
+    assert "max_out" in told(decision=replace(page, refusal=Refusal.BUDGET))[0].next_step
+    assert "incidents" in told(decision=replace(page, refusal=Refusal.HELD_BACK))[0].next_step
+    assert told(decision=replace(page, refusal=Refusal.PERSON))[0].next_step == ""
 
 
 def test_a_message_has_a_bounded_number_of_lines_what_is_wrong_first() -> None:
