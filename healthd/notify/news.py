@@ -96,7 +96,7 @@ _SHARED = (
 )
 _STEPS: Mapping[Refusal | None, str] = {
     Refusal.STUCK: "`healthd doctor` names what does not answer; healthd goes on by itself once it does",
-    Refusal.BUDGET: "`healthd fleet --why` on a head node lists what is out; put nodes back, or raise `[budget] max_out`",
+    Refusal.BUDGET: "`healthd fleet --why` on a head node lists what is out; put some back or raise `[budget] max_out`",
     Refusal.CORRELATED: _SHARED,
     Refusal.HELD_BACK: _SHARED,
 }
