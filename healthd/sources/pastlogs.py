@@ -102,7 +102,9 @@ def open_log(path: Path) -> PastLog:
     try:
         there = path.stat()
         if not stat.S_ISREG(there.st_mode):
-            raise SourceUnreadable(f"{path}: cannot be read: not a regular file; copy its content to one first")
+            is_folder = stat.S_ISDIR(there.st_mode)
+            why = "a folder; name its files" if is_folder else "not a regular file; copy its content to one first"
+            raise SourceUnreadable(f"{path}: cannot be read: {why}")
         with _opened(path) as file:
             sample = file.read(_SAMPLE_BYTES)
         modified = datetime.fromtimestamp(there.st_mtime, UTC)

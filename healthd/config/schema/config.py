@@ -275,7 +275,10 @@ class FreezeWindow(Struct, frozen=True, kw_only=True):
                 raise ValueError("freeze: cron goes with hours, and without start and end")
             self._check_cron()
             return
-        times = [datetime.fromisoformat(each) for each in (self.start, self.end) if each]
+        try:
+            times = [datetime.fromisoformat(each) for each in (self.start, self.end) if each]
+        except ValueError as error:
+            raise ValueError(f"freeze: start {self.start!r}, end {self.end!r}: {error}") from error
         if self.hours or len(times) < 2 or times[0] >= times[1]:
             raise ValueError("freeze: give start and a later end, or cron and hours")
 

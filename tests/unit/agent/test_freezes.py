@@ -62,6 +62,7 @@ def test_what_is_still_allowed() -> None:
     [
         ('start = "2026-12-18T00:00Z"', "give start and a later end, or cron and hours"),
         ('start = "2026-12-18T00:00Z"\nend = "2026-12-17T00:00Z"', "give start and a later end"),
+        ('start = "2026-13-18T00:00Z"\nend = "2026-12-17T00:00Z"', "freeze: start '2026-13-18T00:00Z', end"),
         ('cron = "0 18 * * fri"', "cron goes with hours"),
         ('cron = "0 18 * * 5"\nhours = 2', "expected days of the week by name"),
         ('cron = "0 18 * *"\nhours = 2', "Wrong number of fields"),

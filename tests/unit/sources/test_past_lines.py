@@ -260,7 +260,7 @@ def test_a_file_that_is_not_there_is_said_to_be_missing(tmp_path: Path) -> None:
     """With what was expected; a folder is refused as well."""
     with pytest.raises(SourceMissing, match="no such file; expected a kernel log"):
         open_log(tmp_path / "gone")
-    with pytest.raises(SourceUnreadable, match="cannot be read"):
+    with pytest.raises(SourceUnreadable, match="cannot be read: a folder; name its files"):
         open_log(tmp_path)
 
 
