@@ -11,6 +11,7 @@ import contextlib
 import os
 import select
 import socket
+import stat
 from pathlib import Path
 
 from healthd.core.errors import StartError
@@ -80,6 +81,9 @@ class Listener:
 
 def _refuse_a_second(path: str) -> None:
     Path(path).parent.mkdir(parents=True, exist_ok=True)
+    for each in (path, path + OPERATORS):
+        if os.path.lexists(each) and not stat.S_ISSOCK(os.lstat(each).st_mode):
+            raise StartError(f"daemon.socket = {path}: {each} is no socket; move it away or choose another path")
     if _is_alive(path):
         raise StartError(f"daemon.socket = {path}: another daemon answers there; stop it or choose another path")
 

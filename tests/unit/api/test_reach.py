@@ -88,6 +88,16 @@ def test_a_queue_that_stays_full_is_a_daemon_that_does_not_answer(path: str) -> 
             Listener(path)
 
 
+@pytest.mark.parametrize("suffix", ["", OPERATORS])
+def test_a_file_at_the_path_of_a_socket_is_kept(path: str, suffix: str) -> None:
+    """A path that is mistaken costs no file: the start is refused, and names what stands there."""
+    file = Path(path + suffix)
+    file.write_text("kept")
+    with pytest.raises(StartError, match=f"{file} is no socket"):
+        Listener(path)
+    assert file.read_text() == "kept"
+
+
 def test_operators_have_a_queue_of_their_own(path: str) -> None:
     """The other one is full: nobody waits."""
     with full(path), listening(path + OPERATORS):
