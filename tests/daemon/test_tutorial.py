@@ -28,6 +28,14 @@ def block_with(words: str) -> Block:
     return block
 
 
+@pytest.mark.parametrize("page", [PAGE, "docs/how-to/write-a-check.md"])
+def test_a_checkout_names_its_folder_of_commands_first(page: str) -> None:
+    """`make demo` installs `healthd` in .venv alone: a page puts that folder on the PATH before its first command."""
+    text = (ROOT / page).read_text()
+    first = next(line for line in text.splitlines() if line.startswith("healthd "))
+    assert 'export PATH="$PWD/.venv/bin:$PATH"' in text[: text.index(f"\n{first}")]
+
+
 def test_what_needs_no_daemon_answers() -> None:
     """Each command of a look at this machine, at a code that the page names."""
     lines = [line for block in BLOCKS for line in block.text.splitlines() if line.startswith(AT_ONCE)]
