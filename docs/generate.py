@@ -96,8 +96,9 @@ REASONS = """healthd takes none of these texts for an operator's command, whiche
 FINDINGS = """# Findings
 
 *Severity* decides whether a job may start now: a node with a critical finding is not fit for one. *Calls for* is the
-remedy: `reset_gpu`, `reboot_node` and `replace_node` need the node to themselves, so they take it out (mode
-`quarantine` or `repair`); the others never do. *Ends by* is the evidence that closes the fault; for a fault from the
+remedy: `reset_gpu`, `reboot_node` and `replace_node` need the node to themselves, so they take it out, as a
+critical finding does, in any mode but `observe` and where the [policy](policy.md) has no other rule.
+*Ends by* is the evidence that closes the fault; for a fault from the
 kernel log, age never does. `healthd explain CODE` prints the [runbook](explain.md) of a code on a node.
 [peers.md](peers.md) compares the codes with the fault classes of other projects; [faults.md](faults.md) lists the
 states of a node behind them.
