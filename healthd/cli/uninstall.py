@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from healthd.remediation.orchestrators.kubernetes.uninstall import KubeUninstall
 
 SCHEMA = "healthd.uninstall/v1"
-_RATE_PER_S, _BURST, _TIMEOUT_S = 50.0, 200, 30.0  # as the controller: one process for the whole fleet
+_TIMEOUT_S = 30.0
 
 
 def answer(options: Namespace) -> Reply:
@@ -67,7 +67,7 @@ def _connected(config: Config) -> KubeApi:
     return connect(
         kubeconfig=config.orchestrator.kubernetes.kubeconfig,
         timeout_s=_TIMEOUT_S,
-        pace=Pace(rate_per_s=_RATE_PER_S, burst=_BURST),
+        pace=Pace(),
         environ=os.environ,
         manager="healthd-uninstall",
     )

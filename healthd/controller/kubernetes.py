@@ -56,7 +56,6 @@ from healthd.sources.command import run_command
 from healthd.state.store import Store
 
 _MANAGER = "healthd-controller"
-_RATE_PER_S, _BURST = 50.0, 200  # one process for the whole fleet, and the evictions of a sync come at once
 _LIST_S = 30.0  # a server that answers from its cache may give 10,000 nodes in one piece
 _GAP_S = 60.0  # between two syncs: the nodes count as watched without a gap
 READING_S = 60.0
@@ -71,7 +70,7 @@ def connect_controller(
     return connect(
         kubeconfig=config.orchestrator.kubernetes.kubeconfig,
         timeout_s=timeout_s,
-        pace=Pace(rate_per_s=_RATE_PER_S, burst=_BURST),
+        pace=Pace(),
         environ=environ,
         manager=_MANAGER,
         calls=calls,

@@ -21,7 +21,6 @@ from healthd.remediation.orchestrators.kubernetes.objects.node_health import Nod
 from healthd.remediation.orchestrators.kubernetes.transport import Pace
 from healthd.remediation.request_stats import RequestStats
 
-_RATE_PER_S, _BURST = 50.0, 200  # one process for the whole fleet, as the controller
 _LIST_S = 30.0  # a server that answers from its cache may give 10,000 nodes in one piece
 
 
@@ -36,8 +35,7 @@ def read_fleet(
     """The fleet now. ``kubeconfig``: "" for the pod's own credentials. ``calls``: where its requests are counted.
     Raises BackendError, ConfigError."""
     timeout_s = max(config.orchestrator.kubernetes.timeout_s, _LIST_S)
-    pace = Pace(rate_per_s=_RATE_PER_S, burst=_BURST)
-    api = connect(kubeconfig=kubeconfig, timeout_s=timeout_s, pace=pace, environ=environ, calls=calls)
+    api = connect(kubeconfig=kubeconfig, timeout_s=timeout_s, pace=Pace(), environ=environ, calls=calls)
     with closing(api):
         return _read(api, config, clock)
 

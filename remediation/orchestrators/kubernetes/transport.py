@@ -23,9 +23,12 @@ ANSWER_LIMIT_BYTES = 8 * 1024 * 1024
 
 class Pace:
     """At most ``rate_per_s`` requests a second over time, ``burst`` of them at once, and none while the server is
-    overloaded. Used by several threads."""
+    overloaded. Used by several threads. By default as one process for the whole fleet needs it: the evictions of a
+    controller's sync come at once."""
 
-    def __init__(self, *, rate_per_s: float, burst: int, monotonic_s: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, *, rate_per_s: float = 50.0, burst: int = 200, monotonic_s: Callable[[], float] = time.monotonic
+    ) -> None:
         self._rate_per_s, self._burst, self._monotonic_s = rate_per_s, burst, monotonic_s
         self._lock = threading.Lock()
         self._tokens, self._at_s = float(burst), monotonic_s()
