@@ -28,6 +28,7 @@ settle_s = 0.2
 kind = "slurm"
 [orchestrator.slurm]
 timeout_s = 5
+report = false
 """
 NAME = "n0002"
 
@@ -49,7 +50,7 @@ def drill(node: RunningNode, *arguments: str) -> tuple[int, dict[str, Any]]:
 
 
 def known(slurm: SlurmLab) -> tuple[str, ...]:
-    """All that a drain, a slot or a record would change."""
+    """All that a drain, a slot or a record would change, on a node that does not report its own state."""
     reservations = slurm.scontrol("-o", "show", "reservations").stdout
     shown = (slurm.shows(NAME, key) for key in ("State", "Reason", "Comment", "Extra"))
     return (*shown, reservations)
