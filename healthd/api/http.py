@@ -213,7 +213,7 @@ class HttpDoor:
         except OSError as error:
             if not self._missing:
                 self._log.error("no HTTP server", address=self._address, error=str(error))
-            self._missing = f"no HTTP server at {self._address}: {error}; trying again"
+            self._missing = f"no HTTP server at {self._address}, [daemon] http: {error}; trying again"
             return False
         if self._missing:
             self._log.info("HTTP server listens", address=self._address)

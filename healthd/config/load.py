@@ -34,12 +34,14 @@ from healthd.config.keys import (
 from healthd.config.match import MODE, NAME, Match, NodeFacts, Ruling, decide, read_matches
 from healthd.config.schema import config as schema
 from healthd.config.toml_text import Problem, parsed, read_text
-from healthd.config.values import did_you_mean, shortened
+from healthd.config.values import close_match, shortened
 from healthd.core.errors import ConfigError
 from healthd.core.model import MODE_RANK, Mode
 
 DEFAULT_PATH = Path("/etc/healthd/config.toml")
 MAX_PROBLEMS = 50
+
+_NO_SETTINGS = {"HEALTHD_CONFIG": "name the file by --config, and unset it"}
 
 # The variables that Kubernetes sets in every pod beside a Service named healthd or healthd-something (kubernetes.io,
 # "Accessing the Service", environment variables): they are no misspelt settings.
@@ -347,9 +349,19 @@ def _environment(
             place = ConfigLocation(source=f"{source} {name}")
             yield from checked(key, environ[name], hint, place=place, from_environment=True, allowed=allowed)
         elif not re.fullmatch(_SERVICE_LINK, name):
-            advice = did_you_mean(name, known, "expected HEALTHD_<SECTION>_<KEY>; correct or unset it")
+            advice = _advice_about(name, known)
             value = shortened(environ[name])
             yield Problem(source=source, value=value, key=name, wrong="no such setting", advice=advice)
+
+
+def _advice_about(name: str, known: Iterable[str]) -> str:
+    """About a variable that sets nothing: the only one whose key has this name, else the most similar one."""
+    if name in _NO_SETTINGS:
+        return _NO_SETTINGS[name]
+    word, words = name.removeprefix(PREFIX), [each.removeprefix(PREFIX) for each in known]
+    alike = [each for each in words if each.endswith(f"_{word}")]
+    meant = alike[0] if len(alike) == 1 else close_match(word, words)
+    return f"did you mean {PREFIX}{meant}?" if meant else "expected HEALTHD_<SECTION>_<KEY>; correct or unset it"
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -66,7 +66,8 @@ def try_lock(folder: Path, setting: str) -> int | None:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
-        raise StateUnusable(f"cannot use {folder}: {error.strerror}; check {setting}") from error
+        wrong = f"cannot use {folder}: {error.strerror}; expected a folder that healthd can write"
+        raise StateUnusable(f"{wrong}; check {setting}") from error
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

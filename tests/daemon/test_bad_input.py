@@ -239,7 +239,7 @@ def test_a_read_only_state_dir_is_said_at_once(node: RunningNode, small_disk: Pa
     node.kernel_says(UNCONTAINED.format(pci=PCI))
     node.wait(lambda: open_codes(node) == {"gpu.xid.95"}, 5.0, "the finding is told")
     message = str(status_of(node)["store_problem"])
-    assert f"cannot use {small_disk}: Read-only file system; check [daemon] state_dir" in message
+    assert f"cannot use {small_disk}: Read-only file system; expected a folder that healthd can write" in message
     assert status_of(node)["mode"] == "observe"
     assert not is_held(node)
     for verb in (("quarantine", "--reason", "t"), ("repair", "--step", "reboot", "--reason", "t", "--yes")):
@@ -299,7 +299,8 @@ def test_a_taken_port_is_said_and_the_node_is_watched_all_the_same(node: Running
         assert address in node.log.read_text()
         node.kernel_says(OFF_THE_BUS.format(pci=PCI))
         node.wait(lambda: is_held(node), 5.0, "drained as ever")
-        assert f"no HTTP server at {address}" in node.healthd("status", "--socket", str(node.socket)).stdout
+        status = node.healthd("status", "--socket", str(node.socket)).stdout
+        assert f"no HTTP server at {address}, [daemon] http: " in status
     node.wait(lambda: answers(address), 15.0, "it listens once the port is free")
     assert "no HTTP server" not in node.healthd("status", "--socket", str(node.socket)).stdout
 

@@ -370,11 +370,18 @@ def test_endless_mistakes_are_cut_off(tmp_path: Path) -> None:
     assert "there may be more" in problems[-1]
 
 
-def test_a_misspelt_variable_is_refused() -> None:
+@pytest.mark.parametrize(
+    ("name", "advice"),
+    [
+        ("HEALTHD_REMEDATION_MODE", "did you mean HEALTHD_REMEDIATION_MODE?"),
+        ("HEALTHD_MAX_OUT", "did you mean HEALTHD_BUDGET_MAX_OUT?"),
+        ("HEALTHD_CONFIG", "name the file by --config, and unset it"),
+        ("HEALTHD_QQQ", "expected HEALTHD_<SECTION>_<KEY>; correct or unset it"),
+    ],
+)
+def test_a_variable_that_is_no_setting_is_refused(name: str, advice: str) -> None:
     """A HEALTHD_ variable that sets nothing is a mistake, told with the name it was meant to have."""
-    assert refused(None, HEALTHD_REMEDATION_MODE="repair") == (
-        'environment: HEALTHD_REMEDATION_MODE = "repair": no such setting; did you mean HEALTHD_REMEDIATION_MODE?',
-    )
+    assert refused(None, **{name: "x"}) == (f'environment: {name} = "x": no such setting; {advice}',)
 
 
 def test_a_variable_cannot_smuggle_further_keys_in() -> None:
