@@ -72,10 +72,10 @@ def kmsg_reader(node: Node, settings: KmsgReaderSettings) -> Result:
 
 def _blind(state: KernelLogState, settings: KmsgReaderSettings) -> tuple[str, ...]:
     """Why the kernel log is not read; empty while it is."""
-    if not state.alive:
-        return (f"the reader of {state.source} has ended, XIDs go unnoticed; restart healthd",)
     if state.error:
         return (state.error,)
+    if not state.alive:
+        return (f"the reader of {state.source} has ended, XIDs go unnoticed; restart healthd",)
     if state.idle_s > settings.stalled_after_s:
         idle = f"{state.idle_s:.0f} s (limit {settings.stalled_after_s:g} s)"
         return (f"the reader of {state.source} stands still for {idle}, XIDs go unnoticed; restart healthd",)

@@ -45,6 +45,7 @@ def test_reader_at_work_is_ok() -> None:
     ("state", "words"),
     [
         (replace(GOOD, alive=False), "has ended"),
+        (replace(GOOD, alive=False, error="/dev/kmsg: Operation not permitted"), "Operation not permitted"),
         (replace(GOOD, idle_s=31.0), "stands still for 31 s (limit 30 s)"),
         (replace(GOOD, error="/dev/kmsg: Permission denied"), "Permission denied"),
     ],
