@@ -381,7 +381,7 @@ def test_endless_mistakes_are_cut_off(tmp_path: Path) -> None:
 )
 def test_a_variable_that_is_no_setting_is_refused(name: str, advice: str) -> None:
     """A HEALTHD_ variable that sets nothing is a mistake, told with the name it was meant to have."""
-    assert refused(None, **{name: "x"}) == (f'environment: {name} = "x": no such setting; {advice}',)
+    assert refused(None, default=NOWHERE, **{name: "x"}) == (f'environment: {name} = "x": no such setting; {advice}',)
 
 
 def test_a_variable_cannot_smuggle_further_keys_in() -> None:
