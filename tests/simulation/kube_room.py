@@ -274,8 +274,8 @@ class MachineRoom:
                 raise fleet.violation(f"{name} is gone since {s - since_s:g} s, and still holds a claim")
         for name, since_s in self._out_s.items():
             machine, late_s = fleet.machines[name], s - max(since_s + OVERDUE_S, self.steady_s)
-            is_on_its_way = not machine.faults and s - machine.good_since_s < GOOD_S
-            is_on_its_way = is_on_its_way or fleet.is_asked_for(machine, within_s=self._acts_late_s)
+            is_good_again = not machine.faults and s - machine.good_since_s < GOOD_S
+            is_on_its_way = is_good_again or fleet.is_asked_for(machine, within_s=self._acts_late_s)
             if late_s > PAGES_S + self._acts_late_s and not is_on_its_way and not fleet.pager.is_paged(name):
                 why = fleet.why(machine)
                 raise fleet.violation(f"{name} is out since {s - since_s:g} s, and does not page: {why}")

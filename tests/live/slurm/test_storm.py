@@ -176,7 +176,7 @@ def test_the_budget_holds_when_all_fail_at_once_and_agents_are_killed(
         lab.wait(lambda: len(watch.now.drained) == LIMIT, 60, "as many are drained as may be")
         drained_s = time.monotonic() - began_s
         settled = lambda: watch.now.drained == {FOREIGN} | watch.now.held  # noqa: E731
-        lab.wait(settled, 30, "who is drained holds a slot, and nobody else does")
+        lab.wait(settled, 30, "each drained node holds a slot, and no other does")
         ours = watch.now.drained - {FOREIGN}
         back = frozenset(sorted(ours)[:2])
         fleet.recover(back)
